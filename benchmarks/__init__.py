@@ -1,0 +1,1 @@
+"""What the library costs, against what one would write by hand: ``python -m benchmarks queue`` and ``retry``."""

@@ -1,0 +1,74 @@
+"""``python -m benchmarks queue | retry | explore``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+
+from benchmarks import explore
+from benchmarks.measure import TARGETS, Figure
+from benchmarks.report import as_markdown, as_text
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("queue", "jobs, slots, waiting, imports"), ("retry", "one call under a retry policy")):
+        _add_figures(commands.add_parser(name, help=text))
+    _add_explore(commands.add_parser("explore", help="property tests with fresh seeds", allow_abbrev=False))
+    options, options.pytest = parser.parse_known_args(words)
+    if options.pytest and options.command != "explore":
+        parser.error(f"unrecognized arguments: {' '.join(options.pytest)}")
+    return options
+
+
+def _add_explore(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "python -m benchmarks explore [--minutes N] [PYTEST ARGS]"
+    parser.add_argument("--minutes", type=float, default=10.0, help="for so long (10)")
+
+
+def _add_figures(parser: argparse.ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one object a line")
+    form.add_argument("--markdown", action="store_true", help="the table of docs/performance.md")
+    parser.add_argument("--quick", action="store_true", help="fewer jobs and rounds, under 45 s")
+    parser.add_argument("--only", action="append", metavar="NAME", choices=sorted(TARGETS), help="this figure")
+    parser.add_argument("--gate", action="store_true", help="exit with 1 if a figure is over its target and slack")
+
+
+def measured(command: str, quick: bool, only: list[str] | None) -> Iterator[Figure]:
+    """Yield the figures of one command, or those named."""
+    if command == "queue":
+        from benchmarks import queue
+
+        yield from queue.figures(quick, only or queue.FIGURES)
+    else:
+        from benchmarks import retry
+
+        yield from (figure for figure in retry.figures(quick) if not only or figure.figure in only)
+
+
+def shown(figures: Iterable[Figure], options: argparse.Namespace) -> Iterator[Figure]:
+    """Print the figures as asked for, each as soon as it is known, and yield them."""
+    if options.markdown:
+        figures = list(figures)
+        print(as_markdown(figures))
+    for figure in figures:
+        if not options.markdown:
+            print(figure.as_json() if options.json else as_text(figure), flush=True)
+        yield figure
+
+
+def main() -> int:
+    """Run the command; return its exit code."""
+    options = arguments()
+    if options.command == "explore":
+        return explore.run(options.minutes, options.pytest)
+    figures = list(shown(measured(options.command, options.quick, options.only), options))
+    return int(options.gate and any(figure.ok is False for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

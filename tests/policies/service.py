@@ -1,0 +1,61 @@
+"""A scripted dependency, and the three forms of a retry."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, final
+
+import trio
+
+from trio_orchestrator.algorithms.backoff import Constant
+from trio_orchestrator.policies.retry import Retry
+
+AT_ONCE = Constant(0)
+
+
+@final
+class Service:
+    """Answers each call with the next outcome, the last one for ever: an exception is raised, the rest is returned."""
+
+    def __init__(self, *outcomes: object, seconds: float = 0) -> None:
+        self.outcomes = outcomes
+        self.seconds = seconds
+        self.starts: list[float] = []
+
+    async def __call__(self) -> Any:
+        self.starts.append(trio.current_time())
+        outcome = self.outcomes[min(len(self.starts), len(self.outcomes)) - 1]
+        if self.seconds:
+            await trio.sleep(self.seconds)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+Form = Callable[[Retry, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+
+async def by_call(retry: Retry, fn: Callable[[], Awaitable[Any]]) -> Any:
+    return await retry.call(fn)
+
+
+async def by_wrap(retry: Retry, fn: Callable[[], Awaitable[Any]]) -> Any:
+    @retry.wrap
+    async def wrapped() -> Any:
+        return await fn()
+
+    return await wrapped()
+
+
+async def by_loop(retry: Retry, fn: Callable[[], Awaitable[Any]]) -> Any:
+    async for attempt in retry:
+        with attempt:
+            return await fn()
+    raise AssertionError("the loop ended without a result or an error")
+
+
+FORMS: tuple[Form, ...] = (by_call, by_wrap, by_loop)
+
+
+def notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])

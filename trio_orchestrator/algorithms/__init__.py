@@ -1,0 +1,1 @@
+"""Pure rules: no Trio, no clock, no I/O. `now` and `rng` are arguments."""

@@ -1,0 +1,36 @@
+"""Read a `Retry-After` header (RFC 9110, 10.2.3): seconds, or the HTTP date of the moment."""
+
+from __future__ import annotations
+
+import math
+import re
+from email.utils import mktime_tz, parsedate_tz
+
+_SECONDS = re.compile(r"\d+(\.\d+)?", re.ASCII)
+_LIMITS = ((1, 9999), (1, 12), (1, 31), (0, 23), (0, 59), (0, 60))
+
+
+def parse_retry_after(text: str, now: float) -> float | None:
+    """Return how many seconds from `now` on the header `text` asks to wait, or None if it makes no sense.
+
+    0, and a date that has passed, mean "at once" and give 0.0. Negative numbers, infinite ones and anything that is
+    neither are nonsense. Decimals are accepted, though the RFC knows only whole seconds.
+
+    Args:
+        text: The value of the header.
+        now: The present wall-clock time of whoever wrote the header, in seconds since 1970.
+    """
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        seconds = float(text)
+        return seconds if seconds < math.inf else None
+    moment = parse_http_date(text)
+    return None if moment is None else max(0.0, moment - now)
+
+
+def parse_http_date(text: str) -> float | None:
+    """Return an HTTP date, in any of its three forms, in seconds since 1970; None if it is none."""
+    parts = parsedate_tz(text)
+    if parts is None or not all(low <= part <= high for (low, high), part in zip(_LIMITS, parts[:6], strict=True)):
+        return None
+    return float(mktime_tz((*parts[:9], parts[9] or 0)))  # a date without a zone is in GMT

@@ -1,0 +1,237 @@
+"""Three promises about blocks, written once and used by all.
+
+* `open_block`: tasks beside a block, whose inner nursery the user never sees. What the block raises comes out *bare*:
+  the same object, in no group, with its `__context__` untouched.
+* `TimeoutScope` and `settle_later`: the verdict on a call that a time-out *of ours* ended from outside an inner policy.
+  The inner guard sees only `trio.Cancelled`, which might as well be somebody else's; it gives its permit back at once and
+  leaves the verdict to the scope, which knows when it closes.
+* `Hooks`: instruments that cost nothing unused.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, NoReturn, final
+
+import trio
+
+from trio_orchestrator.abc import Instrument
+
+_logger = logging.getLogger("trio_orchestrator")
+
+
+@final
+class Block:
+    """The inside of `open_block`: where background tasks live, and how they end the block."""
+
+    __slots__ = ("_body", "failure", "nursery")
+
+    def __init__(self, nursery: trio.Nursery, body: trio.CancelScope) -> None:
+        self.nursery = nursery
+        self._body = body
+        self.failure: BaseException | None = None
+
+    def fail(self, error: BaseException, reason: str) -> None:
+        """Cancel the block and everything beside it; `error` comes out of the block, bare.
+
+        The first failure counts, but a `KeyboardInterrupt` or the like comes before any `Exception`.
+        """
+        if self.failure is None or isinstance(self.failure, Exception) > isinstance(error, Exception):
+            self.failure = error
+        self._body.cancel(reason=reason)
+        self.nursery.cancel_scope.cancel(reason=reason)
+
+
+async def _open_block(
+    closing: Callable[[BaseException | None], Awaitable[None]],
+) -> AsyncGenerator[Block, None]:
+    error: BaseException | None = None
+    block: Block | None = None
+    try:
+        async with trio.open_nursery(strict_exception_groups=True) as nursery:
+            body = trio.CancelScope()
+            block = Block(nursery, body)
+            try:
+                with body:
+                    yield block
+            except BaseException as exc:  # kept out of the nursery, so that it is never grouped
+                error = exc
+            await closing(error)
+            if isinstance(error, trio.Cancelled):
+                cancelled, error = error, None
+                raise cancelled  # the nursery knows whose it is: it absorbs its own
+    except BaseExceptionGroup as group:
+        error = _verdict(group, error)
+    if block is not None and block.failure is not None:
+        error = _failure_first(block.failure, error)
+    if error is not None:
+        raise_untouched(error)
+
+
+open_block = asynccontextmanager(_open_block)
+"""Open a nursery beside a block: `async with open_block(closing) as block:`.
+
+`closing(error)` runs when the block has left, with what it raised; it waits for, or cancels, what runs in
+`block.nursery`. Leaving waits for every task of `block.nursery`.
+"""
+
+
+def _verdict(group: BaseExceptionGroup[BaseException], error: BaseException | None) -> BaseException:
+    """Choose what comes out when tasks beside the block (or the wait for them) raised `group`."""
+    rest = group.split(trio.Cancelled)[1]
+    if rest is None:  # cancelled from outside, while the block ran or closed
+        return error if error is not None else _first_leaf(group)
+    fatal = rest.split(Exception)[1]
+    return _first_leaf(fatal if fatal is not None else rest)
+
+
+def _failure_first(failure: BaseException, error: BaseException | None) -> BaseException:
+    """Rank what a task beside the block reported against what the block itself raised."""
+    if error is None or isinstance(error, trio.Cancelled) or not isinstance(failure, Exception):
+        return failure
+    if isinstance(error, Exception) and error is not failure:
+        error.add_note(f"(meanwhile: {failure!r})")
+    return error
+
+
+def _first_leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def raise_untouched(error: BaseException) -> NoReturn:
+    """Raise `error` with the `__context__` that it has, whatever is being handled now."""
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+        del error, context  # no cycle through the traceback
+
+
+# ------------------------------------------------------------------------------------------------ verdicts
+
+
+@final
+class Verdict:
+    """The end, not yet known, of a call under a time-out of ours. Guards inside it report through `settle_later`."""
+
+    __slots__ = ("_closed", "_outer", "_reports")
+
+    def __init__(self, outer: Verdict | None) -> None:
+        self._outer = outer
+        self._reports: list[Callable[[bool], None]] | None = None
+        self._closed = False
+
+    def _add(self, report: Callable[[bool], None]) -> None:
+        if self._closed:  # a task that outlived the call
+            report(False)
+        elif self._reports is None:
+            self._reports = [report]
+        else:
+            self._reports.append(report)
+
+    def close(self, *, timed_out: bool) -> None:
+        """Settle the reports: our time-out is a failure; somebody else's cancellation is left to the next one out."""
+        self._closed = True
+        reports, self._reports = self._reports, None
+        for report in reports or ():
+            if timed_out:
+                report(True)
+            elif self._outer is not None:
+                self._outer._add(report)
+            else:
+                report(False)
+
+
+current_verdict: ContextVar[Verdict | None] = ContextVar("trio_orchestrator.current_verdict", default=None)
+
+
+def settle_later(report: Callable[[bool], None]) -> None:
+    """For a guard whose call ended with `trio.Cancelled`: have `report(failed)` called once that is known.
+
+    `failed` is True if a time-out of ours ended the call (a failure, for the guard), False if the cancellation was
+    somebody else's (neutral). With no time-out of ours around, `report(False)` is called at once. Sync; never raises
+    unless `report` does.
+    """
+    verdict = current_verdict.get()
+    if verdict is None:
+        report(False)
+    else:
+        verdict._add(report)  # pyright: ignore[reportPrivateUsage]
+
+
+@final
+class TimeoutScope:
+    """A cancel scope of ours around one call, which gives the guards inside it their verdict when it closes.
+
+    `with TimeoutScope(deadline) as scope:` and then `scope.timed_out`. Entering and leaving do not block.
+    """
+
+    __slots__ = ("_scope", "_token", "_verdict", "timed_out")
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        self._scope = trio.CancelScope(deadline=deadline)
+        self.timed_out = False
+
+    def __enter__(self) -> TimeoutScope:
+        self._verdict = Verdict(current_verdict.get())
+        self._token: Token[Verdict | None] = current_verdict.set(self._verdict)
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        try:
+            swallow = self._scope.__exit__(kind, error, traceback)
+        finally:
+            current_verdict.reset(self._token)
+            self.timed_out = self._scope.cancelled_caught
+            self._verdict.close(timed_out=self.timed_out)
+        return swallow
+
+
+# --------------------------------------------------------------------------------------------------- hooks
+
+
+@final
+class Hooks:
+    """The overridden methods of some instruments, bound once, by hook.
+
+    `hooks.of("retry_scheduled")` gives a list to test for truth before an event is built, and to pass to `emit`.
+    """
+
+    __slots__ = ("_hooks",)
+
+    def __init__(self, instruments: Sequence[Instrument]) -> None:
+        self._hooks: dict[str, list[Callable[[Any], None]]] = {}
+        for instrument in instruments:
+            if not isinstance(instrument, Instrument):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"instruments must be Instrument objects, got {instrument!r}")
+        for name in (name for name in vars(Instrument) if not name.startswith("_")):
+            self._hooks[name] = [
+                getattr(instrument, name)
+                for instrument in instruments
+                if getattr(type(instrument), name) is not getattr(Instrument, name)
+            ]
+
+    def of(self, name: str) -> list[Callable[[Any], None]]:
+        """Return the live list of hooks called `name`: empty if nobody listens."""
+        return self._hooks[name]
+
+
+def emit(hooks: list[Callable[[Any], None]], event: object) -> None:
+    """Call each hook with `event`. One that raises an `Exception` is logged and removed; the others still hear it."""
+    for hook in tuple(hooks):
+        try:
+            hook(event)
+        except Exception:
+            hooks.remove(hook)
+            _logger.exception("instrument hook %r raised and was removed", hook)

@@ -1,0 +1,171 @@
+"""Events as lines of the standard `logging`."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, fields
+from reprlib import Repr
+from typing import Any, final
+
+import trio
+
+from trio_orchestrator.abc import (
+    GateOpened,
+    GateShut,
+    GaveUp,
+    Instrument,
+    JobFinished,
+    LimitChanged,
+    QueueDropped,
+    RetryScheduled,
+)
+from trio_orchestrator.algorithms.thinning import Repeats, Thinning
+
+_errors = Repr()  # also copes with an error that cannot show itself
+_errors.maxother = 300
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What makes two lines equal: all but the times in them."""
+
+    level: int
+    what: str
+    error: str
+
+
+@final
+class LogInstrument(Instrument):
+    """Turn every event into one line of `logging`, with the event's fields as `extra`.
+
+    Lines look like `attempt 2/4 of 'push' failed, next in 0.84 s: HTTPStatusError('429')`. The fields of the event are
+    attributes of the log record, prefixed: `orchestrator_event` ("retry_scheduled"), `orchestrator_name`,
+    `orchestrator_attempt`, `orchestrator_error` (the exception itself) and so on.
+
+    Levels: a scheduled retry, a shut gate and dropped jobs are warnings; giving up is an error; a gate that opens and a
+    changed limit are infos; the end of a job is a debug line, or a warning if it failed and no "gave up" line was just
+    written for it.
+
+    Equal lines (pauses and elapsed times aside) are thinned: the first is written, then every 10 seconds how many more
+    there were. That is decided when an event arrives, by Trio's clock; what has not occurred for 10 seconds is written
+    in full again. `flush()` writes the counts that are still open. Memory is bounded: 500 different lines are
+    remembered, error texts are cut at 300 characters, and no exception is kept.
+
+    One instrument may serve many queues and policies of one `trio.run`. Writing is sync, and blocks as long as the
+    handlers of the logger do.
+
+    Args:
+        logger: A logger or its name; by default the logger `trio_orchestrator`.
+        level: One `logging` level for all lines, in place of those above.
+    """
+
+    def __init__(self, logger: logging.Logger | str | None = None, level: int | None = None) -> None:
+        self._logger = _logger(logger)
+        self._level = _level(level)
+        self._thinning: Thinning[_Line] = Thinning(every=10.0)
+        self._given_up: tuple[str, int] | None = None  # the id, not the error: it must not be kept alive
+
+    def __repr__(self) -> str:
+        return f"LogInstrument({self._logger.name!r})"
+
+    def retry_scheduled(self, event: RetryScheduled, /) -> None:
+        """Write a warning: an attempt failed, and when the next one starts."""
+        what = f"attempt {_of(event.attempt, event.attempts)} of {event.name!r} {_failed(event.error)}"
+        self._write("retry_scheduled", event, logging.WARNING, what, event.error, f", next in {event.delay:.2f} s")
+
+    def gave_up(self, event: GaveUp, /) -> None:
+        """Write an error: the last attempt failed."""
+        what = f"gave up on {event.name!r} after attempt {_of(event.attempt, event.attempts)} (reason: {event.reason})"
+        self._write("gave_up", event, logging.ERROR, what, event.error, f" in {event.elapsed:.2f} s")
+        self._given_up = (event.name, id(event.error))
+
+    def job_finished(self, event: JobFinished, /) -> None:
+        """Write a debug line; a warning if the job failed and `gave_up` has not just said so."""
+        news = event.state == "failed" and self._given_up != (event.name, id(event.error))
+        what = f"job {event.name!r} {event.state} after {event.attempts} attempt{'' if event.attempts == 1 else 's'}"
+        self._write("job_finished", event, logging.WARNING if news else logging.DEBUG, what, event.error)
+
+    def queue_dropped(self, event: QueueDropped, /) -> None:
+        """Write a warning: jobs were dropped."""
+        what = f"dropped {event.count} waiting job{'' if event.count == 1 else 's'} ({event.reason})"
+        self._write("queue_dropped", event, logging.WARNING, what)
+
+    def gate_shut(self, event: GateShut, /) -> None:
+        """Write a warning: a gate holds its jobs back."""
+        what = "gate shut" if event.known else "gate shut, then one job tries"
+        self._write("gate_shut", event, logging.WARNING, what, event.error, f", for {event.seconds:.2f} s")
+
+    def gate_opened(self, event: GateOpened, /) -> None:
+        """Write an info: a gate lets its jobs through."""
+        what = "gate half open: one job tries" if event.probing else "gate open"
+        self._write("gate_opened", event, logging.INFO, what)
+
+    def limit_changed(self, event: LimitChanged, /) -> None:
+        """Write an info: the concurrency was changed."""
+        self._write("limit_changed", event, logging.INFO, f"limit changed from {event.old:g} to {event.new:g}")
+
+    def flush(self) -> None:
+        """Write how many equal lines were held back since the last count. Sync; needs no running Trio."""
+        self._write_repeats(self._thinning.flush())
+
+    def _write(
+        self,
+        kind: str,
+        event: object,
+        level: int,
+        what: str,
+        error: BaseException | None = None,
+        moment: str = "",
+    ) -> None:
+        self._given_up = None
+        if self._level is not None:
+            level = self._level
+        if not self._logger.isEnabledFor(level):
+            return
+        now = trio.current_time()
+        self._write_repeats(self._thinning.due(now))
+        line = _Line(level, what, _shown(error))
+        if self._thinning.offer(line, now):
+            self._logger.log(level, "%s%s%s", what, moment, line.error, extra=_extra(kind, event))
+
+    def _write_repeats(self, repeats: list[Repeats[_Line]]) -> None:
+        for each in repeats:
+            line = each.key
+            extra = {"orchestrator_event": "repeats", "orchestrator_count": each.count}
+            text = "%s%s (%d more in %.1f s)"
+            self._logger.log(line.level, text, line.what, line.error, each.count, each.seconds, extra=extra)
+
+
+def _logger(logger: object) -> logging.Logger:
+    if isinstance(logger, logging.Logger):
+        return logger
+    if logger is None or isinstance(logger, str):
+        return logging.getLogger("trio_orchestrator" if logger is None else logger)
+    raise TypeError(f"logger must be a logging.Logger, a name or None, got {logger!r}")
+
+
+def _level(level: object) -> int | None:
+    if level is None or isinstance(level, int):
+        return level
+    raise TypeError(f"level must be an int such as logging.INFO, or None, got {level!r}")
+
+
+def _of(attempt: int, attempts: float) -> str:
+    return f"{attempt}" if attempts == math.inf else f"{attempt}/{attempts:g}"
+
+
+def _failed(error: BaseException | None) -> str:
+    return "returned a refused result" if error is None else "failed"
+
+
+def _shown(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return f": {' '.join(_errors.repr(error).split())}"
+
+
+def _extra(kind: str, event: Any) -> dict[str, Any]:
+    extra = {f"orchestrator_{each.name}": getattr(event, each.name) for each in fields(event)}
+    return {"orchestrator_event": kind, **extra}

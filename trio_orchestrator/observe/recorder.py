@@ -1,0 +1,71 @@
+"""An instrument that remembers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar, final
+
+import trio
+
+from trio_orchestrator.abc import (
+    GateOpened,
+    GateShut,
+    GaveUp,
+    Instrument,
+    JobFinished,
+    LimitChanged,
+    QueueDropped,
+    RetryScheduled,
+)
+
+Event = RetryScheduled | GaveUp | JobFinished | QueueDropped | GateShut | GateOpened | LimitChanged
+"""Whatever an `Instrument` may hear."""
+
+E = TypeVar("E", bound=Event)
+
+
+class Recorded(NamedTuple):
+    """An event and when it was heard."""
+
+    at: float
+    """In seconds of Trio's clock."""
+    event: Event
+
+
+@final
+class Recorder(Instrument):
+    """Keep every event, for tests: `recorder.events`, `recorder.of(RetryScheduled)`, `recorder.times(RetryScheduled)`.
+
+    It keeps the events' exceptions alive and is never emptied unless you do it: not for production.
+    """
+
+    events: list[Recorded]
+    """All events with their times, in the order in which they were heard."""
+
+    def __init__(self) -> None:
+        self.events = []
+
+    def __repr__(self) -> str:
+        return f"Recorder({len(self.events)} events)"
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of one kind, in order."""
+        return [event for _, event in self.events if isinstance(event, kind)]
+
+    def times(self, kind: type[Event]) -> list[float]:
+        """Return when the events of one kind were heard, in seconds of Trio's clock."""
+        return [at for at, event in self.events if isinstance(event, kind)]
+
+    def clear(self) -> None:
+        """Forget all events."""
+        self.events.clear()
+
+    def _keep(self, event: Event, /) -> None:
+        self.events.append(Recorded(trio.current_time(), event))
+
+    retry_scheduled = _keep
+    gave_up = _keep
+    job_finished = _keep
+    queue_dropped = _keep
+    gate_shut = _keep
+    gate_opened = _keep
+    limit_changed = _keep

@@ -1,0 +1,1 @@
+"""What surrounds one call: retry, time-out, what counts as a failure."""

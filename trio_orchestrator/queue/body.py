@@ -1,0 +1,51 @@
+"""How a body is called: open to Ctrl-C, unlike the engine around it, and inside `protect`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, final
+
+from trio.lowlevel import disable_ki_protection
+
+from trio_orchestrator.abc import Policy
+from trio_orchestrator.errors import RejectedError
+
+
+@disable_ki_protection
+async def call_unprotected(fn: Callable[..., Awaitable[Any]], args: object) -> Any:
+    """Call the body so that Ctrl-C interrupts it, and never the engine around it."""
+    return await (fn(*args) if type(args) is tuple else fn(args))
+
+
+@final
+class Refused(Exception):
+    """`protect` refused an attempt: its body never ran."""
+
+    def __init__(self, refusal: RejectedError) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+async def call_protected(protect: Policy, fn: Callable[..., Awaitable[Any]], args: object) -> Any:
+    """Call the body inside `protect`. A `RejectedError` of the body itself passes unchanged.
+
+    Raises:
+        Refused: `protect` raised a `RejectedError`, and had not called the body.
+    """
+    entered = False
+
+    async def body() -> Any:
+        nonlocal entered
+        entered = True
+        return await call_unprotected(fn, args)
+
+    try:
+        return await call_unprotected(protect.call, (body,))
+    except RejectedError as refusal:
+        if entered:
+            raise
+        raise Refused(refusal) from None
+
+
+LEADING_FRAMES = {call_unprotected.__code__, call_protected.__code__}
+"""Code of ours that leads the traceback of every body; a worker and the engine add theirs."""

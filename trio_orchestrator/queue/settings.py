@@ -1,0 +1,136 @@
+"""What a queue was opened with, checked."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import trio
+
+from trio_orchestrator.abc import Instrument, Policy, RandomSource
+from trio_orchestrator.algorithms.argument import above, at_least, count
+from trio_orchestrator.policies.retry import Retry
+from trio_orchestrator.queue.failures import Failures
+from trio_orchestrator.queue.gates import Cooldown
+from trio_orchestrator.queue.overflow import Overflow
+from trio_orchestrator.queue.slots import check_concurrency
+
+
+@final
+class KeyOrder(enum.Enum):
+    """Whether a retry pause lets the next job of the same key overtake."""
+
+    FREE = "free"
+    """A job in its retry pause holds no unit of its key."""
+    STRICT = "strict"
+    """It does: the next job of a key waits until its predecessor has ended. For accounts and payments."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The arguments of `open_task_queue`."""
+
+    concurrency: int | float
+    limiter: trio.CapacityLimiter | None
+    retry: Retry | None
+    protect: Policy | None
+    cooldown: Cooldown | None
+    max_waiting: float
+    overflow: Overflow
+    failures: Failures
+    ageing: float
+    per_key: float
+    per_key_order: KeyOrder
+    bypass: float
+    attempt_timeout: float
+    timeout: float
+    start_within: float
+    name: str
+    instruments: Sequence[Instrument]
+    rng: RandomSource | None
+
+    @property
+    def plain(self) -> bool:
+        """Whether a job without terms of its own needs nothing but a slot."""
+        return (
+            self.retry is None
+            and self.protect is None
+            and self.attempt_timeout == math.inf
+            and not self.needs_terms
+            and not self.instruments
+        )
+
+    @property
+    def needs_terms(self) -> bool:
+        """Whether every job has terms because of the queue's own settings."""
+        return (
+            self.ageing < math.inf
+            or self.timeout < math.inf
+            or self.start_within < math.inf
+            or (self.retry is not None and self.retry.timeout < math.inf)
+        )
+
+
+def checked(
+    *,
+    concurrency: int | float | None,
+    limiter: trio.CapacityLimiter | None,
+    retry: Retry | None,
+    protect: Policy | None,
+    cooldown: Cooldown | None,
+    max_waiting: float | None,
+    overflow: Overflow,
+    failures: Failures,
+    ageing: float,
+    per_key: float,
+    per_key_order: KeyOrder,
+    bypass: float,
+    attempt_timeout: float,
+    timeout: float,
+    start_within: float,
+    name: str,
+    instruments: Sequence[Instrument],
+    rng: RandomSource | None,
+) -> Settings:
+    """Return the settings, or raise a `TypeError` or `ValueError` that names the parameter."""
+    if limiter is not None and concurrency is not None:
+        raise TypeError("concurrency must not be given together with limiter: the limiter's total_tokens is the limit")
+    slots = 3 if concurrency is None else concurrency
+    check_concurrency(slots, 1)
+    for parameter, value, kinds in (
+        ("limiter", limiter, (trio.CapacityLimiter, type(None))),
+        ("retry", retry, (Retry, type(None))),
+        ("protect", protect, (Policy, type(None))),
+        ("cooldown", cooldown, (Cooldown, type(None))),
+        ("overflow", overflow, (Overflow,)),
+        ("failures", failures, (Failures,)),
+        ("per_key_order", per_key_order, (KeyOrder,)),
+        ("name", name, (str,)),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(f"{parameter} must be a {kinds[0].__name__}, got {value!r}")
+    limit = slots if limiter is None else limiter.total_tokens
+    return Settings(
+        concurrency=slots,
+        limiter=limiter,
+        retry=retry,
+        protect=protect,
+        cooldown=cooldown,
+        max_waiting=max(1000, 10 * limit) if max_waiting is None else count("max_waiting", max_waiting, 1),
+        overflow=overflow,
+        failures=failures,
+        ageing=above("ageing", ageing, 0),
+        per_key=count("per_key", per_key, 1),
+        per_key_order=per_key_order,
+        bypass=count("bypass", bypass, 0),
+        attempt_timeout=above("attempt_timeout", attempt_timeout, 0),
+        timeout=above("timeout", timeout, 0),
+        start_within=above("start_within", start_within, 0),
+        name=name,
+        instruments=tuple(instruments),
+        rng=rng,
+    )

@@ -1,0 +1,442 @@
+"""The task queue: many fallible calls at once, under a strict limit, in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, final
+
+import trio
+from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, enable_ki_protection
+
+from trio_orchestrator.abc import Instrument, LimitChanged, Policy, RandomSource
+from trio_orchestrator.algorithms.argument import at_least, count
+from trio_orchestrator.block import emit, open_block
+from trio_orchestrator.errors import QueueFullError
+from trio_orchestrator.policies.retry import Retry
+from trio_orchestrator.queue.engine import Engine
+from trio_orchestrator.queue.failures import Failures
+from trio_orchestrator.queue.gates import Cooldown
+from trio_orchestrator.queue.group import JobGroup, open_group
+from trio_orchestrator.queue.handle import JobHandle, JobOptions, describe
+from trio_orchestrator.queue.options import check_function, start_of, terms_of
+from trio_orchestrator.queue.overflow import Overflow
+from trio_orchestrator.queue.settings import KeyOrder, Settings, checked
+from trio_orchestrator.queue.slots import check_concurrency
+from trio_orchestrator.queue.statistics import SAMPLED, QueueStatistics
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@final
+class TaskQueue:
+    """Runs submitted jobs, at most `concurrency` at once, in order. Made by `open_task_queue` only.
+
+    **Life of a job.** `waiting -> running -> succeeded | failed | cancelled`, and `running -> retry-scheduled -> waiting` as
+    often as its retry allows. A slot is held only while the body runs, clean-up included; a retry pauses outside any slot
+    and comes back to its original place.
+
+    **Order.** First come, first served, among jobs of equal rank; `priority`, `ageing`, `key` and `weight` change that.
+
+    **From inside a job** everything may be called but `wait_idle`, `wait_below` and `close`, which would wait for the caller
+    itself; `submit` then never waits.
+    """
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: Engine) -> None:
+        """Made by `open_task_queue` only."""
+        self._engine = engine
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        flags = " paused" * s.paused + f" {s.retry_scheduled} retry-scheduled" * bool(s.retry_scheduled)
+        return f"<TaskQueue {s.name!r}: {s.running} of {s.limit} running, {s.waiting} waiting{flags}>"
+
+    # --------------------------------------------------------------------------------------------- submission
+
+    @enable_ki_protection
+    def submit_nowait(
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
+    ) -> JobHandle[T]:
+        """Submit `fn(*args)` and return its handle, without waiting.
+
+        Raises:
+            trio.WouldBlock: The queue is full, and `submit` would wait.
+            QueueFullError: It is full, and rejects.
+            trio.ClosedResourceError: It is closed.
+            TypeError, ValueError: `fn` is no function, or an option is wrong.
+        """
+        engine = self._engine
+        fifo = engine.schedule.fifo
+        seq = engine.submitted
+        if options or len(fifo) >= engine.room or not callable(fn) or not seq % SAMPLED:
+            return self._submit(fn, args, options)
+        engine.submitted = seq + 1
+        job = JobHandle(
+            engine, fn, args[0] if len(args) == 1 and type(args[0]) is not tuple else args, copy_context(), seq
+        )
+        fifo.append(job)
+        if engine.hungry:
+            engine.dispatch()
+        return job
+
+    async def submit(
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
+    ) -> JobHandle[T]:
+        """Submit `fn(*args)` and return its handle; wait while the queue is full and its overflow policy is to wait.
+
+        Those who wait are let in first come, first served. Always a checkpoint. Cancelled while it waits, nothing is
+        submitted; a job that has been let in stays. From inside a job of the same queue it never waits: it goes over the
+        bound, and is counted as `over_admitted`.
+
+        Raises:
+            QueueFullError: The queue is full, and rejects.
+            trio.ClosedResourceError: It is closed, or was closed while this waited.
+            TypeError, ValueError: `fn` is no function, or an option is wrong.
+        """
+        await checkpoint_if_cancelled()
+        try:
+            job = self.submit_nowait(fn, *args, **options)
+        except trio.WouldBlock:
+            job, start_at = self._prepare(fn, args, options)
+            await self._engine.door.wait(job, start_at)
+            return job
+        await cancel_shielded_checkpoint()
+        return job
+
+    async def run(
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
+    ) -> T:
+        """Submit `fn(*args)`, wait for it, and return its result or raise its error.
+
+        Cancelling the caller cancels the job and waits, shielded, until its body has left. No retry is scheduled beyond
+        the caller's own deadline.
+
+        Raises:
+            Exception: As `submit` and `JobHandle.wait`.
+        """
+        job = await self.submit(fn, *args, **options)
+        if self._engine.retry_of(job) is not None and not job.done:
+            job.make_terms().caller_deadline = trio.current_effective_deadline()
+        try:
+            return await job.wait()
+        except trio.Cancelled:
+            if not job.done:
+                job.cancel("the caller of run() was cancelled")
+                with trio.CancelScope(shield=True):
+                    await job.ended()
+            raise
+
+    async def submit_sync(
+        self,
+        fn: Callable[[Unpack[Ts]], T],
+        *args: Unpack[Ts],
+        thread_limiter: trio.CapacityLimiter | None = None,
+        **options: Unpack[JobOptions],
+    ) -> JobHandle[T]:
+        """Submit a plain, blocking function: it runs in a thread, holding a slot and a token of `thread_limiter`.
+
+        A thread cannot be interrupted: cancelled or timed out, the job keeps its slot and counts as `overdue` until the
+        function returns, and a function that returns has succeeded. `thread_limiter` defaults to Trio's, of 40 threads.
+        Otherwise as `submit`.
+        """
+        if not callable(fn):
+            raise TypeError(f"fn must be a plain function, got {fn!r}")
+        options.setdefault("name", describe(fn))
+        return await self.submit(partial(_in_thread, fn, args, thread_limiter), **options)
+
+    def _submit(
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], args: tuple[Any, ...], options: JobOptions
+    ) -> JobHandle[T]:
+        engine = self._engine
+        job, start_at = self._prepare(fn, args, options)
+        engine.check_open()
+        if not engine.has_room() and not self._make_room(job):
+            engine.drop(job, "the queue was full")
+        else:
+            engine.admit(job, start_at)
+        return job
+
+    def _prepare(
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], args: tuple[Any, ...], options: JobOptions
+    ) -> tuple[JobHandle[T], float]:
+        check_function(fn)
+        lone = len(args) == 1 and type(args[0]) is not tuple
+        job: JobHandle[T] = JobHandle(self._engine, fn, args[0] if lone else args, copy_context(), -1)
+        job._terms = terms_of(self._engine, options)
+        return job, start_of(options)
+
+    def _make_room(self, job: JobHandle[Any]) -> bool:
+        """Do what the overflow policy says for one more job; return False if the newcomer has to go itself."""
+        engine = self._engine
+        overflow = engine.settings.overflow
+        if overflow in (Overflow.WAIT, Overflow.REJECT):
+            if engine.inside() is not None:
+                engine.over_admitted += 1
+                return True
+            if overflow is Overflow.WAIT:
+                raise trio.WouldBlock
+            raise QueueFullError(engine.settings.max_waiting, retry_after=engine.seconds_per_job())
+        assert engine.victims is not None
+        victim = engine.victims.take(job)
+        if victim is not None:
+            engine.drop(victim, "the queue was full")
+        return victim is not None
+
+    def group(self, *, failures: Failures = Failures.RAISE) -> AbstractAsyncContextManager[JobGroup]:
+        """Open a group: submit, wait for, cancel and collect *these* jobs in a queue that others share.
+
+        `async with queue.group() as mine:` enters without waiting. Leaving waits for the group's jobs; their unseen
+        failures come out as one `ExceptionGroup` (`RAISE`), or the first one cancels the others and comes out bare
+        (`FAIL_FAST`), or they are only counted (`RECORD`). An exception or cancellation in the block cancels them, and
+        comes out bare when the last has left.
+        """
+        return open_group(self, failures)
+
+    # ------------------------------------------------------------------------------------------------ control
+
+    @enable_ki_protection
+    def pause(self) -> None:
+        """Start nothing until `resume`. Running jobs go on; due retries stay. Idempotent."""
+        self._engine.pause()
+
+    @enable_ki_protection
+    def resume(self, ramp: float = 0.0) -> None:
+        """Go on after `pause`. Idempotent.
+
+        Args:
+            ramp: Seconds over which starts grow, >= 0, so that a long pause does not end in a herd: while they last, at
+                most `max(1, floor(limit * elapsed / ramp))` bodies run.
+        """
+        self._engine.resume(at_least("ramp", ramp, 0, finite=True))
+
+    @enable_ki_protection
+    def clear(self, reason: str | Exception = "cleared by operator") -> int:
+        """Drop everything that waits or is scheduled for a retry; return how many.
+
+        Those who wait for these jobs get a `JobDroppedError(reason)`, or `reason` itself if it is an exception. Running
+        jobs go on. Legal in every state; idempotent.
+        """
+        if not isinstance(reason, (str, Exception)):
+            raise TypeError(f"reason must be a str or an Exception, got {reason!r}")
+        return self._engine.clear(reason)
+
+    @property
+    def concurrency(self) -> int | float:
+        """How many jobs may run at once. Settable while running, to an int >= 0 or `math.inf`, if the queue has its own limiter.
+
+        Growing starts all that now fit. Shrinking never blocks: nothing starts until the debt is worked off. 0 stops
+        starts.
+        """
+        return self._engine.slots.limit
+
+    @concurrency.setter
+    def concurrency(self, concurrency: int | float) -> None:
+        engine = self._engine
+        if not engine.slots.private:
+            raise AttributeError("concurrency cannot be set in a queue with limiter=: set the limiter's total_tokens")
+        check_concurrency(concurrency, 0)
+        old = engine.slots.limit
+        engine.slots.limiter.total_tokens = concurrency
+        engine.dispatch()
+        if engine.on_limit_changed and old != concurrency:
+            emit(engine.on_limit_changed, LimitChanged(old, concurrency))
+
+    @property
+    def limiter(self) -> trio.CapacityLimiter:
+        """The limiter whose tokens are the slots: its own, or the one it shares."""
+        return self._engine.slots.limiter
+
+    @property
+    def name(self) -> str:
+        """The name it was opened with."""
+        return self._engine.settings.name
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing waits, runs, or is scheduled for a retry. Always a checkpoint. Cancelling changes nothing.
+
+        Raises:
+            RuntimeError: It was called from inside a job of this queue, which would wait for itself.
+        """
+        self._refuse_inside("wait_idle")
+        if self._engine.idle:
+            await checkpoint()
+        else:
+            await self._engine.wait_idle()
+
+    async def wait_below(self, bound: float) -> None:
+        """Wait until fewer than `bound` jobs wait (retry-scheduled ones count). Always a checkpoint.
+
+        Raises:
+            RuntimeError: It was called from inside a job of this queue.
+            trio.ClosedResourceError: The queue was closed before.
+            ValueError: `bound` is less than 1.
+        """
+        self._refuse_inside("wait_below")
+        count("bound", bound, 1)
+        engine = self._engine
+        if engine.waiting + engine.scheduled < bound:
+            await checkpoint()
+            return
+        if not (engine.closed or engine.leaving):
+            await engine.wait_below(bound)
+            if engine.waiting + engine.scheduled < bound or not (engine.closed or engine.leaving):
+                return
+        await checkpoint()
+        raise trio.ClosedResourceError(f"the queue {self.name!r} was closed: {engine.reason}")
+
+    async def close(self, *, grace: float = 0.0) -> list[JobHandle[Any]]:
+        """Refuse submissions, from jobs too; end what has not started as cancelled; give running jobs `grace` seconds.
+
+        Those that still run then are cancelled, and waited for. Always a checkpoint; cancelling it cancels no job, and
+        leaves the queue closed. Idempotent.
+
+        Returns:
+            The jobs that were unfinished: never started, between two attempts, or cut short.
+
+        Raises:
+            RuntimeError: It was called from inside a job of this queue.
+            ValueError: `grace` is negative or NaN.
+        """
+        self._refuse_inside("close")
+        at_least("grace", grace, 0)
+        engine = self._engine
+        unfinished = engine.close("it was closed")
+        with trio.move_on_after(grace):
+            await self.wait_idle()
+            return unfinished
+        for worker in [*engine.workers.values()]:
+            if worker.job is not None and worker.token is not None:
+                unfinished.append(worker.job)
+                worker.cancel("the queue was closed")
+        await self.wait_idle()
+        return unfinished
+
+    def _refuse_inside(self, name: str) -> None:
+        if self._engine.inside() is not None:
+            raise RuntimeError(f"{name}() from inside a job of the same queue would wait for that job itself")
+
+    # -------------------------------------------------------------------------------------------------- show
+
+    def statistics(self) -> QueueStatistics:
+        """Return a snapshot of counts and times. Sync; cheap, but not free: O(running jobs)."""
+        return self._engine.statistics()
+
+
+async def _in_thread(fn: Callable[..., T], args: tuple[Any, ...], limiter: trio.CapacityLimiter | None) -> T:
+    return await trio.to_thread.run_sync(fn, *args, limiter=limiter)
+
+
+async def _open_queue(settings: Settings, progress: bool | Progress) -> AsyncGenerator[TaskQueue, None]:
+    engine = Engine(settings)
+    try:
+        async with open_block(engine.leave) as block:
+            engine.open(block)
+            if progress is not False:
+                from trio_orchestrator.observe.progress import progress_task
+
+                task = progress_task(progress, engine.statistics, name=settings.name, total=None)
+                block.nursery.start_soon(task, name=f"progress of {settings.name}")
+            yield TaskQueue(engine)
+    except BaseException as error:
+        note = engine.ledger.note()
+        if note is not None:
+            error.add_note(note)
+        raise
+    group = engine.ledger.group(settings.name)
+    if group is not None:
+        raise group
+
+
+_opened = asynccontextmanager(_open_queue)
+
+
+def open_task_queue(
+    *,
+    concurrency: int | float | None = None,
+    limiter: trio.CapacityLimiter | None = None,
+    retry: Retry | None = None,
+    protect: Policy | None = None,
+    cooldown: Cooldown | None = None,
+    max_waiting: float | None = None,
+    overflow: Overflow = Overflow.WAIT,
+    failures: Failures = Failures.RAISE,
+    ageing: float = math.inf,
+    per_key: float = math.inf,
+    per_key_order: KeyOrder = KeyOrder.FREE,
+    bypass: float = 0,
+    attempt_timeout: float = math.inf,
+    timeout: float = math.inf,
+    start_within: float = math.inf,
+    name: str = "queue",
+    progress: bool | Progress = False,
+    instruments: Sequence[Instrument] = (),
+    rng: RandomSource | None = None,
+) -> AbstractAsyncContextManager[TaskQueue]:
+    """Open a task queue for the length of a block: `async with open_task_queue() as queue:`.
+
+    Entering does not wait. Leaving refuses submissions from outside and waits for every job, retries included; jobs may go
+    on submitting until the last one has ended. It does not lift a pause, a shut gate or a limit of 0: it waits, can be
+    cancelled, and logs a warning once. An exception or cancellation in the block cancels all jobs at once, and comes out
+    bare when the last body has left.
+
+    Args:
+        concurrency: How many jobs may run at once, >= 1 or `math.inf`. Default 3.
+        limiter: Instead, a `trio.CapacityLimiter` that several queues, or other code, share: none starves another, since
+            a queue passes a token on after 16 jobs or 1 ms.
+        retry: Repeats failed attempts, outside the slots. Default: no retries.
+        protect: A policy around every attempt. When *it* refuses (`RejectedError`) the attempt does not count, the job
+            keeps its place, and the gate shuts until `retry_after`; if that is not known, for a random time of at most
+            1, 2, 4 ... 30 s, after which one job goes first, whose success opens the gate for all.
+        cooldown: `Retry-After` of one job holds back the others (of its `key`). Needs a `retry` with `retry_after=`.
+        max_waiting: How many jobs may wait, retry-scheduled ones included, >= 1; `math.inf` must be asked for. Default
+            `max(1000, 10 * concurrency)`.
+        overflow: What happens when so many wait.
+        failures: What becomes of failures that nobody waited for.
+        ageing: Seconds of waiting that are worth one level of priority, > 0; `math.inf`: priorities are strict.
+        per_key: How many jobs with equal `key` may run at once, >= 1. A blocked key never blocks others.
+        per_key_order: `KeyOrder.STRICT`: the next job of a key also waits while its predecessor pauses before a retry.
+        bypass: How many light jobs may overtake a heavy one (`weight=`) that collects its slots, >= 0.
+        attempt_timeout: Seconds an attempt may take, > 0. Retryable; every other time-out is not.
+        timeout: Seconds that waiting, attempts and pauses of a job may take together, > 0.
+        start_within: Seconds a job may wait for its first start, > 0.
+        name: Shown in task names, logs and statistics.
+        progress: True, or a `rich.progress.Progress`: show a bar while the block lasts (needs the extra `progress`); a
+            log line each few seconds where there is no terminal.
+        instruments: Listeners for the events of the queue.
+        rng: The source of jitter of its gate. Default: the library's.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong; the message starts with its name.
+        ExceptionGroup: On leaving, with `Failures.RAISE`: the failures that nobody waited for.
+    """
+    settings = checked(
+        concurrency=concurrency,
+        limiter=limiter,
+        retry=retry,
+        protect=protect,
+        cooldown=cooldown,
+        max_waiting=max_waiting,
+        overflow=overflow,
+        failures=failures,
+        ageing=ageing,
+        per_key=per_key,
+        per_key_order=per_key_order,
+        bypass=bypass,
+        attempt_timeout=attempt_timeout,
+        timeout=timeout,
+        start_within=start_within,
+        name=name,
+        instruments=instruments,
+        rng=rng,
+    )
+    return _opened(settings, progress)
+

@@ -1,0 +1,299 @@
+"""A worker runs one job after another in one task, under one reusable cancel scope.
+
+The only file that knows scopes and `Task.context`. What makes reuse safe:
+
+* Only the job whose body runs can cancel the scope. A cancel that comes while a job has been taken, but is not in its body
+  yet, only leaves a reason.
+* A scope that was cancelled, or whose deadline has passed, is left before the next body.
+* A body that leaves a scope or a nursery open is found out at once, and gets the blame itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, cast, final
+
+import trio
+from trio.lowlevel import (
+    Abort,
+    Task,
+    cancel_shielded_checkpoint,
+    current_task,
+    enable_ki_protection,
+    wait_task_rescheduled,
+)
+
+from trio_orchestrator.block import Verdict, current_verdict
+from trio_orchestrator.queue.body import LEADING_FRAMES, call_unprotected
+from trio_orchestrator.queue.handle import SUCCEEDED, JobHandle
+from trio_orchestrator.queue.leaks import is_clean
+
+if TYPE_CHECKING:
+    from trio_orchestrator.queue.engine import Engine
+
+_NEVER = math.inf
+
+
+@final
+class Worker:
+    """One task that serves jobs."""
+
+    __slots__ = (
+        "_engine",
+        "armed",
+        "began_at",
+        "extra",
+        "forbidden",
+        "in_body",
+        "in_line",
+        "job",
+        "last",
+        "left_open",
+        "reason",
+        "scope",
+        "served",
+        "since",
+        "task",
+        "token",
+        "verdict",
+    )
+
+    def __init__(self, engine: Engine, job: JobHandle[Any] | None, token: object) -> None:
+        self._engine = engine
+        self.job = job
+        self.token = token
+        self.extra: list[object] = []  # the further tokens of a heavy job
+        self.in_line = job is None  # stands in the limiter's line, on behalf of the queue
+        self.in_body = False
+        self.reason: str | None = None  # the job was cancelled, and this is why
+        self.forbidden = False  # cancelled after its time-out had fired: no further attempt
+        self.began_at = -math.inf  # the present attempt, if it is measured
+        self.last: object = None  # the failure of the job's attempt before this one
+        self.armed = _NEVER  # the deadline the scope has; left there until another one is needed
+        self.left_open: Exception | None = None  # what to say of a body that left a scope or a nursery open
+        self.verdict: Verdict | None = None
+        self.served = 0  # jobs with this token, if the limiter is shared
+        self.since = -math.inf  # when it was taken
+        self.scope: trio.CancelScope | None = None
+        self.task: Task | None = None
+
+    # ----------------------------------------------------------------------------------------------- cancel
+
+    def cancel(self, reason: str) -> None:
+        """Cancel the job it has: its body if that runs, else before it starts."""
+        if self.reason is not None:
+            return
+        if not self.in_body:
+            self.reason = reason
+        elif self.scope is not None and not self.scope.cancel_called:
+            self.reason = reason
+            self.scope.cancel(reason=reason or "the job was cancelled")
+        else:  # its time-out was first: that stays the outcome
+            self.forbidden = True
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its body was cancelled or timed out, and still cleans up."""
+        return self.in_body and self.scope is not None and self.scope.cancel_called
+
+    # ------------------------------------------------------------------------------------------------- loop
+
+    @enable_ki_protection
+    async def serve(self) -> None:
+        """Serve until the queue has nothing more for this worker."""
+        self.task = task = current_task()
+        self._engine.workers[task] = self
+        try:
+            while self.job is not None or await self._wait_for_job(task):
+                await self._serve_in_scope(task)
+        finally:
+            self._engine.left(self)
+
+    async def _serve_in_scope(self, task: Task) -> None:
+        """Serve until the scope is spent, or there is nothing to serve."""
+        scope = self.scope = trio.CancelScope()
+        self.armed = _NEVER
+        error: BaseException | None = None
+        try:
+            with scope:
+                await self._serve_jobs(task, scope)
+        except BaseException as exc:
+            error = exc
+        if self.left_open is not None or (self.in_body and task.child_nurseries):
+            await self._body_leaked(task)  # `error` is Trio's complaint about the same
+        elif self.in_body:
+            await self._body_broke(error, task)
+        elif error is not None:
+            raise error
+
+    async def _serve_jobs(self, task: Task, scope: trio.CancelScope) -> None:
+        engine = self._engine
+        fifo, limiter = engine.schedule.fifo, engine.slots.limiter
+        job = self.job
+        while job is not None:
+            if self.reason is not None:
+                engine.cancelled(job, self, self.reason)
+            else:
+                plain = engine.plain and job._terms is None and self.armed == _NEVER
+                if not plain and not self._arm(job, scope):
+                    return
+                job._attempts += 1
+                self.in_body = True
+                try:
+                    if plain:
+                        result = await call_unprotected(job._fn, job._args)
+                    else:
+                        result = await engine.invoke(job)
+                except Exception as exc:
+                    self.in_body = False
+                    if not is_clean(task, scope):
+                        self.left_open = exc
+                        return
+                    self._disarm()
+                    engine.attempt_failed(job, self, exc)
+                else:
+                    self.in_body = False
+                    if not is_clean(task, scope):
+                        self.left_open = _leak(job)
+                        return
+                    if plain:
+                        engine.succeeded += 1
+                        job._state, job._outcome = SUCCEEDED, result
+                        job._context = job._args = None
+                        if job._waiters is not None:
+                            waiters, job._waiters = job._waiters, None
+                            waiters.settle(job)
+                    else:
+                        self._disarm()
+                        engine.returned(job, self, result)
+                    del result
+            spent = (self.reason is not None or self.armed < _NEVER) and scope.cancel_called
+            self.reason = None
+            if engine.calm and fifo and limiter.total_tokens == engine.seen_limit:
+                self.job = job = fifo.popleft()
+                task.context = engine.begin(job, self)
+            else:
+                self.job = job = self._take_next(task)
+            if job is not None:
+                await cancel_shielded_checkpoint()  # the one yield of a job; its context holds from here on
+            elif self.armed == _NEVER and not spent and await self._wait_for_job(task):
+                job = self.job
+            if spent:
+                return
+
+    def _take_next(self, task: Task) -> JobHandle[Any] | None:
+        self.job = job = self._engine.next(self)
+        if job is not None:
+            task.context = self._engine.begin(job, self)
+        return job
+
+    async def _wait_for_job(self, task: Task) -> bool:
+        """Park, or stand in the limiter's line. Return whether there is a job now."""
+        engine = self._engine
+        while self.job is None:
+            if self.in_line:
+                await engine.slots.limiter.acquire_on_behalf_of(self.token)
+                self.in_line = False
+                engine.granted(self)
+                if self._take_next(task) is not None:
+                    await cancel_shielded_checkpoint()
+                continue
+            if not engine.park(self):
+                return False
+            task.context = engine.home
+
+            def abort(_: object) -> Abort:
+                engine.parked.remove(self)
+                return Abort.SUCCEEDED
+
+            await wait_task_rescheduled(abort)
+        return True
+
+    # ------------------------------------------------------------------------------------------ not so plain
+
+    def _arm(self, job: JobHandle[Any], scope: trio.CancelScope) -> bool:
+        """Give the scope the deadline of the next attempt; False if the scope is spent, and a fresh one is needed."""
+        now = trio.current_time()
+        if now >= self.armed:
+            return False
+        deadline = self._engine.attempt_deadline(job, now)
+        if deadline != self.armed:
+            scope.deadline = self.armed = deadline
+        if deadline < _NEVER:
+            self.verdict = Verdict(None)
+            current_verdict.set(self.verdict)
+        self._engine.attempt_starts(job, self, now)
+        return True
+
+    def _disarm(self, *, timed_out: bool = False) -> None:
+        if self.verdict is not None:
+            verdict, self.verdict = self.verdict, None
+            verdict.close(timed_out=timed_out)
+
+    async def _body_broke(self, error: BaseException | None, task: Task) -> None:
+        """The body ended by `Cancelled` (None: our scope absorbed it), a group with one, or another `BaseException`."""
+        self.in_body = False
+        engine, job = self._engine, cast("JobHandle[Any]", self.job)
+        self._disarm(timed_out=error is None and self.reason is None)
+        if isinstance(error, BaseExceptionGroup):
+            error = error.split(trio.Cancelled)[1] or error
+        if error is None and self.reason is not None:
+            engine.cancelled(job, self, self.reason)
+        elif error is None:
+            engine.attempt_timed_out(job, self)
+        elif isinstance(error, Exception):
+            engine.attempt_failed(job, self, error)
+        elif not _is_cancellation(error):
+            engine.broke(job, self, error)
+        elif _cancelled_from_outside():
+            engine.abort("the queue was cancelled")
+            engine.cancelled(job, self, engine.reason)
+            self.job = None
+            raise error
+        else:
+            engine.attempt_failed(job, self, _stray(error), for_good=True)
+        await self._next_scope(task)
+
+    async def _body_leaked(self, task: Task) -> None:
+        """The body left a cancel scope or a nursery of its own open."""
+        self.in_body = False
+        job, error = cast("JobHandle[Any]", self.job), self.left_open
+        self.left_open = None
+        self._disarm()
+        if task.child_nurseries:  # Trio has no way to close it from here but the end of this task
+            fatal = RuntimeError(f"job {job.name!r} ended while a nursery that it had opened was still open")
+            self._engine.broke(job, self, fatal)
+            self.job = None
+            raise fatal
+        assert error is not None
+        self._engine.attempt_failed(job, self, error, for_good=True)
+        await self._next_scope(task)
+
+    async def _next_scope(self, task: Task) -> None:
+        self.reason, self.forbidden = None, False
+        if self._take_next(task) is not None:
+            await cancel_shielded_checkpoint()
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)
+
+
+def _cancelled_from_outside() -> bool:
+    return trio.current_effective_deadline() == -math.inf
+
+
+def _leak(job: JobHandle[Any]) -> RuntimeError:
+    return RuntimeError(f"job {job.name!r} returned while a cancel scope that it had opened was still open")
+
+
+def _stray(error: BaseException) -> RuntimeError:
+    stray = RuntimeError("the job raised a trio.Cancelled that no scope around it had asked for")
+    stray.__cause__ = error
+    return stray
+
+
+
+LEADING_FRAMES.update({Worker._serve_jobs.__code__, Worker._serve_in_scope.__code__})
