@@ -18,9 +18,10 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     for name, text in (("queue", "jobs, slots, waiting, imports"), ("retry", "one call under a retry policy")):
         _add_figures(commands.add_parser(name, help=text))
     _add_explore(commands.add_parser("explore", help="property tests with fresh seeds", allow_abbrev=False))
-    options, options.pytest = parser.parse_known_args(words)
-    if options.pytest and options.command != "explore":
-        parser.error(f"unrecognized arguments: {' '.join(options.pytest)}")
+    options, rest = parser.parse_known_args(words)
+    if rest and options.command != "explore":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.pytest = rest
     return options
 
 

@@ -69,11 +69,13 @@ def judged(name: str, value: float | None, ratio: float | None = None) -> Figure
     Args:
         name: A key of ``targets.json``.
         value: The absolute figure; None says that a contender is absent.
-        ratio: What decides. A figure with a limit gets it from ``value`` and the limit.
+        ratio: What decides. A figure with a limit, or with slots to fill, gets it from ``value``.
     """
     stated = TARGETS[name]
     if value is not None and "limit" in stated:
         ratio = value / stated["limit"]
+    if value is not None and "slots" in stated:
+        ratio = abs(value - stated["slots"]) / stated["slots"]
     value, ratio = _short(value), _short(ratio)
     target = cast("float | None", stated["target"])
     ok = None if ratio is None or target is None else ratio <= target * (1 + SLACK)

@@ -113,19 +113,17 @@ async def queue_waiting(*, n: int, concurrency: int) -> Reading:
 
 @contender
 async def queue_waiting_options(*, n: int, concurrency: int) -> Reading:
-    """Jobs that wait, with a priority, a key and a time-out for each attempt."""
+    """Jobs that wait, with a priority and a key."""
 
     async with open_task_queue(concurrency=concurrency, max_waiting=math.inf, per_key=2) as queue:
         return {
-            "bytes": await bytes_each(
-                queue, n, lambda i: queue.submit_nowait(nothing, i, priority=i % 10, key=i % 50, attempt_timeout=30)
-            )
+            "bytes": await bytes_each(queue, n, lambda i: queue.submit_nowait(nothing, i, priority=i % 10, key=i % 50))
         }
 
 
 async def failing(item: int) -> None:
-    """Fail for ever, at no cost but the failure."""
-    raise TRANSIENT.with_traceback(None)
+    """Fail, each time with an error of its own."""
+    raise ConnectionError(item)
 
 
 class Flaky:
@@ -182,11 +180,16 @@ async def queue_retries(*, n: int, concurrency: int, together: int, lead: float,
 async def queue_retry_scheduled(*, n: int, concurrency: int) -> Reading:
     """Jobs that have failed and wait for their retry, far away: what each holds beside its error.
 
-    They are submitted in small batches: a long line of waiting jobs would leave memory behind for the retries.
+    The same errors, kept in a list, are measured before and taken off. The jobs are submitted in small batches, since a
+    long line of waiting jobs would leave memory behind for the retries.
     """
+    errors: list[Exception | None] = [None] * n
+    before = memory.resident()
+    for i in range(n):
+        errors[i] = await error_of(i)
+    by_errors, before = memory.resident() - before, memory.resident()
     retry = retry_at(lambda: trio.current_time() + 1e6)
     async with open_task_queue(concurrency=concurrency, max_waiting=math.inf, retry=retry) as queue:
-        before = memory.resident()
         for done in range(100, n + 1, 100):
             for i in range(done - 100, done):
                 queue.submit_nowait(failing, i)
@@ -194,4 +197,14 @@ async def queue_retry_scheduled(*, n: int, concurrency: int) -> Reading:
                 await trio.lowlevel.checkpoint()
         grown = memory.resident() - before
         queue.clear()
-    return {"bytes": grown / n}
+    return {"bytes": (grown - by_errors) / n, "error_bytes": by_errors / n}
+
+
+async def error_of(item: int) -> Exception:
+    """Return the error of the failing body, with the body's frame in its traceback and none of ours."""
+    try:
+        await failing(item)
+    except ConnectionError as error:
+        assert error.__traceback__ is not None
+        return error.with_traceback(error.__traceback__.tb_next)
+    raise AssertionError

@@ -50,7 +50,6 @@ class Row:
     ours: str
     against: str = ""
     key: str = "us"
-    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ def _figure(row: Row, readings: dict[str, list[Reading]]) -> Figure:
     if row.ours not in readings or (row.against and row.against not in readings):
         return judged(row.figure, None)
     ours = [reading[row.key] for reading in readings[row.ours]]
-    theirs = [reading[row.key] for reading in readings[row.against]] if row.against else None
-    return judged(row.figure, median(ours) * row.scale, theirs and median_ratio(ours, theirs))
+    theirs = [reading[row.key] for reading in readings[row.against]] if row.against else []
+    return judged(row.figure, median(ours), median_ratio(ours, theirs) if theirs else None)
 
 
 def figures(quick: bool, wanted: Collection[str] = FIGURES) -> Iterator[Figure]:
@@ -87,15 +86,12 @@ def figures(quick: bool, wanted: Collection[str] = FIGURES) -> Iterator[Figure]:
     """
     for race in RACES:
         yield from race(quick).run(wanted)
-    yield from sleeps_peak(quick, wanted)
     yield from importing(quick, wanted)
 
 
 def throughput(quick: bool) -> Race:
     """Trivial jobs through 100 slots, all submitted first."""
-    n = 20_000 if quick else 100_000
-    ours = partial(child, n=n, concurrency=100)
-    node = partial(command, "node", "--expose-gc", str(HERE / "peers.mjs"))
+    ours = partial(child, n=10_000 if quick else 100_000, concurrency=100)
     contenders = {
         "pool": ours("bare_pool"),
         "queue": ours("queue_jobs"),
@@ -104,10 +100,6 @@ def throughput(quick: bool) -> Race:
         "two": ours("queue_limiter", queues=2),
         "priorities": ours("queue_priorities", levels=10),
         "keys": ours("queue_keys", keys=50, per_key=2),
-        "nursery_limiter": ours("nursery_limiter"),
-        "aiometer": ours("aiometer"),
-        "p_limit": node("p-limit", "100", str(n)),
-        "p_queue": node("p-queue", "100", str(n)),
     }
     rows = (
         Row("trivial_job", "queue", "pool"),
@@ -118,21 +110,35 @@ def throughput(quick: bool) -> Race:
         Row("two_queues_one_limiter", "two", "pool"),
         Row("ten_priorities", "priorities", "pool"),
         Row("fifty_keys", "keys", "pool"),
-        *(Row(f"peer_{name}", name, "queue") for name in ("nursery_limiter", "aiometer", "p_limit", "p_queue")),
     )
     return Race(contenders, rows, rounds=3 if quick else 7)
 
 
+def peers(quick: bool) -> Race:
+    """The same trivial jobs through other libraries, and ours."""
+    n = 10_000 if quick else 100_000
+    run = partial(child, n=n, concurrency=100)
+    node = partial(command, "node", "--expose-gc", str(HERE / "peers.mjs"))
+    theirs = {
+        "nursery_limiter": run("nursery_limiter"),
+        "aiometer": run("aiometer"),
+        "p_limit": node("p-limit", "100", str(n)),
+        "p_queue": node("p-queue", "100", str(n)),
+    }
+    rows = tuple(Row(f"peer_{name}", name, "queue") for name in theirs)
+    return Race(theirs | {"queue": run("queue_jobs")}, rows, rounds=1 if quick else 5)
+
+
 def submitting(quick: bool) -> Race:
     """Backpressure: at most 100 jobs wait."""
-    run = partial(child, n=20_000 if quick else 100_000, concurrency=100, bound=100)
+    run = partial(child, n=10_000 if quick else 100_000, concurrency=100, bound=100)
     contenders = {"send": run("bare_pool_send"), "submit": run("queue_submit")}
     return Race(contenders, (Row("await_submit", "submit", "send"),), rounds=3 if quick else 7)
 
 
 def calling(quick: bool) -> Race:
     """One call after the other."""
-    n = 10_000 if quick else 50_000
+    n = 5_000 if quick else 50_000
     contenders = {"nursery": child("nursery_a_call", n=n), "run": child("queue_run", n=n, concurrency=100)}
     return Race(contenders, (Row("queue_run", "run", "nursery"),), rounds=3 if quick else 7)
 
@@ -140,29 +146,36 @@ def calling(quick: bool) -> Race:
 def rising(quick: bool) -> Race:
     """Each job's priority is above all before it: four times the jobs, linearithmic or not."""
     run = partial(child, "queue_priorities", concurrency=100, levels=0)
-    contenders = {"few": run(n=50_000), "many": run(n=200_000)}
+    n = 10_000 if quick else 50_000
+    contenders = {"few": run(n=n), "many": run(n=4 * n)}
     return Race(contenders, (Row("rising_priorities", "many", "few"),), rounds=1 if quick else 5)
 
 
 def sleeping(quick: bool) -> Race:
-    """1 ms sleeps in 1000 slots."""
-    run = partial(child, n=20_000 if quick else 40_000, concurrency=1000)
+    """1 ms sleeps in 1000 slots; the bodies count themselves, so the peak is how many really ran at once."""
+    run = partial(child, n=6_000 if quick else 40_000, concurrency=1000)
     contenders = {
         "pool": run("bare_pool_sleeps"),
         "queue": run("queue_sleeps"),
         "timed": run("queue_sleeps", attempt_timeout=30),
     }
-    rows = (Row("sleeps_1ms", "queue", "pool"), Row("sleeps_1ms_timeout", "timed", "pool"))
+    rows = (
+        Row("sleeps_1ms", "queue", "pool"),
+        Row("sleeps_1ms_timeout", "timed", "pool"),
+        Row("sleeps_peak", "queue", key="peak"),
+    )
     return Race(contenders, rows, rounds=3 if quick else 7)
 
 
 def retrying(quick: bool) -> Race:
     """A retry, due 20 000 times a second: in groups of 100 at one instant, or each at its own."""
-    run = partial(child, "queue_retries", n=10_000 if quick else 20_000, concurrency=100, spacing=50e-6)
+    run = partial(
+        child, "queue_retries", n=5_000 if quick else 20_000, concurrency=100, lead=0.5 if quick else 1.0, spacing=50e-6
+    )
     contenders = {
         "checkpoint": child("checkpoints", n=50_000),
-        "together": run(together=100, lead=1.0),
-        "scattered": run(together=1, lead=1.0),
+        "together": run(together=100),
+        "scattered": run(together=1),
     }
     rows = (
         Row("retry_due_together", "together", "checkpoint"),
@@ -173,7 +186,7 @@ def retrying(quick: bool) -> Race:
 
 def waiting(quick: bool) -> Race:
     """What a job holds that waits."""
-    run = partial(child, n=100_000, concurrency=10, warm_up=100)
+    run = partial(child, n=30_000 if quick else 100_000, concurrency=10, warm_up=100)
     contenders = {
         "plain": run("queue_waiting"),
         "options": run("queue_waiting_options"),
@@ -198,15 +211,6 @@ def million(quick: bool) -> Race:
     return Race(contenders, rows, rounds=1 if quick else 5)
 
 
-def sleeps_peak(quick: bool, wanted: Collection[str]) -> Iterator[Figure]:
-    """How many of the 1 ms sleeps ran at once, as they counted it themselves; the least of the rounds."""
-    if "sleeps_peak" in wanted:
-        run = child("queue_sleeps", n=20_000, concurrency=1000)
-        peaks = [reading["peak"] for reading in alternate({"queue": run}, 1 if quick else 5)["queue"]]
-        worst = max(peaks, key=lambda peak: abs(peak - 1000))
-        yield judged("sleeps_peak", worst, abs(worst - 1000) / 1000)
-
-
 def importing(quick: bool, wanted: Collection[str]) -> Iterator[Figure]:
     """What the library adds to Trio, in fresh interpreters; the first one only writes the byte code."""
     if not {"import_cpu", "import_memory"} & set(wanted):
@@ -223,4 +227,4 @@ def importing(quick: bool, wanted: Collection[str]) -> Iterator[Figure]:
         yield replace(figure, ok=False, against=f"{figure.against}, but loaded") if strangers else figure
 
 
-RACES = (throughput, submitting, calling, rising, sleeping, retrying, waiting, million)
+RACES = (throughput, peers, submitting, calling, rising, sleeping, retrying, waiting, million)

@@ -6,7 +6,7 @@ It prints its URL and ends when its standard input closes (Ctrl-D in a terminal)
 it. `POST /items/{code}` registers an item and answers with its receipt number, but
 
 - above `--rate` requests a second it answers 429 with `Retry-After`,
-- of each thousand requests it answers fifty in a row with 503,
+- it has outages, in which it answers 503: fifty requests of each thousand, or what comes in half a second,
 - some answers are slow, some connections are cut (before the work or, worse, after it), some hang for ever.
 
 Which item meets which fate in which attempt depends on the seed alone, not on time or order.
@@ -59,6 +59,30 @@ class TokenBucket:
         return 0
 
 
+class Outages:
+    """After each so many requests, refuse the next fifty, or those of half a second.
+
+    They begin by count and not by time, so that a slow machine has as many of them; but no outage waits for requests to
+    get over with it.
+    """
+
+    def __init__(self, first: int = 150, every: int = 1000) -> None:
+        self._next = first
+        self._every = every
+        self._left = 0
+        self._until = -math.inf
+
+    def strike(self, now: float) -> bool:
+        """Count a request, and return whether it meets an outage."""
+        self._next -= 1
+        if self._next == 0:
+            self._next, self._left, self._until = self._every, 50, now + 0.5
+        if now >= self._until or self._left == 0:
+            return False
+        self._left -= 1
+        return True
+
+
 class Ledger:
     """Who asked, how it was answered, who got a receipt: one line an attempt, never changed."""
 
@@ -94,7 +118,7 @@ class Service:
         self._ledger = ledger
         self._seed = seed
         self._bucket = TokenBucket(rate)
-        self._requests = 0
+        self._outages = Outages()
         self._in_flight = 0
 
     def app(self) -> Starlette:
@@ -124,14 +148,14 @@ class Service:
         return Cut() if fate == "cut after the work" else JSONResponse({"receipt": self._ledger.receipts[code]})
 
     def _refuse(self, code: str, in_flight: int) -> Response | None:
-        self._requests += 1
-        wait = self._bucket.take(trio.current_time())
+        now = trio.current_time()
+        if self._outages.strike(now):
+            self._ledger.record(code, "503", in_flight)
+            return Response(status_code=503)
+        wait = self._bucket.take(now)
         if wait > 0:
             self._ledger.record(code, "429", in_flight)
             return Response(status_code=429, headers={"Retry-After": str(math.ceil(wait))})
-        if 150 <= self._requests % 1000 < 200:  # counted, not timed: a slow machine has the same bad days
-            self._ledger.record(code, "503", in_flight)
-            return Response(status_code=503)
         return None
 
     def _fate(self, code: str) -> tuple[str, float]:
@@ -173,7 +197,6 @@ def config() -> Config:
     settings.bind = ["127.0.0.1:0"]
     settings.loglevel = "WARNING"
     settings.backlog = 1000
-    settings.keep_alive_timeout = 60
     settings.keep_alive_max_requests = 1_000_000
     return settings
 
@@ -182,7 +205,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description="A fallible, rate-limited service with a ledger.")
     parser.add_argument("--ledger", type=Path, default=Path("harvest-ledger.jsonl"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=400, help="requests a second before it says 429")
+    parser.add_argument("--rate", type=float, default=330, help="requests a second before it says 429")
     options = parser.parse_args()
     service = Service(Ledger(options.ledger), seed=options.seed, rate=options.rate)
     async with trio.open_nursery() as nursery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,26 +45,21 @@ def receipts(journal: Path) -> dict[str, list[int]]:
     return found
 
 
-def show(verdict: Verdict, *, limit: int | None, causes: Counter[str], seconds: float) -> None:
-    """Print the table, and its gist as the last line."""
-    retries = sum(causes.values())
-    peak = f"{verdict.peak} of {limit}" if limit is not None else f"{verdict.peak}"
+def show(verdict: Verdict, *, limit: float, causes: Counter[str], seconds: float) -> None:
+    """Print the table, and its gist as the last line. `limit` is how many requests were to be in flight at most."""
+    setbacks = f"{causes.total()} {'retries' if limit < math.inf else 'failures'}"
     row("items", verdict.items)
     row("attempts", verdict.attempts, "in the server's ledger")
-    row("retries" if limit is not None else "failures", retries, by_cause(causes))
-    row("peak in flight", verdict.peak, "seen by the server" + (f", allowed {limit}" if limit is not None else ""))
+    row(setbacks.split()[1], causes.total(), ", ".join(f"{cause} {count}" for cause, count in causes.most_common()))
+    row("peak in flight", verdict.peak, f"seen by the server; the limit is {limit}")
     row("lost", verdict.lost)
     row("doubled", verdict.doubled)
     row("wall time", f"{seconds:.1f} s")
     print(
-        f"{verdict.items} items, {verdict.attempts} attempts, {retries} retries, {seconds:.1f} s, "
-        f"peak {peak}, lost {verdict.lost}, doubled {verdict.doubled}"
+        f"{verdict.items} items, {verdict.attempts} attempts, {setbacks}, {seconds:.1f} s, "
+        f"peak {verdict.peak} of {limit}, lost {verdict.lost}, doubled {verdict.doubled}"
     )
 
 
 def row(what: str, value: object, remark: str = "") -> None:
     print(f"{what:<16}{value:>8}  {remark}".rstrip())
-
-
-def by_cause(causes: Counter[str]) -> str:
-    return ", ".join(f"{cause} {count}" for cause, count in causes.most_common())

@@ -66,7 +66,7 @@ async def _open_block(
                 cancelled, error = error, None
                 raise cancelled  # the nursery knows whose it is: it absorbs its own
     except BaseExceptionGroup as group:
-        error = _verdict(group, error)
+        error = _verdict(group, error, None if block is None else block.failure)
     if block is not None and block.failure is not None:
         error = _failure_first(block.failure, error)
     if error is not None:
@@ -81,12 +81,16 @@ open_block = asynccontextmanager(_open_block)
 """
 
 
-def _verdict(group: BaseExceptionGroup[BaseException], error: BaseException | None) -> BaseException:
+def _verdict(
+    group: BaseExceptionGroup[BaseException], error: BaseException | None, failure: BaseException | None
+) -> BaseException | None:
     """Choose what comes out when tasks beside the block (or the wait for them) raised `group`."""
     rest = group.split(trio.Cancelled)[1]
     if rest is None:  # cancelled from outside, while the block ran or closed
         return error if error is not None else _first_leaf(group)
     fatal = rest.split(Exception)[1]
+    if fatal is None and failure is not None:  # Trio's complaint about what `failure` names
+        return error
     return _first_leaf(fatal if fatal is not None else rest)
 
 

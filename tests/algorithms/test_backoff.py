@@ -43,7 +43,7 @@ LOWEST, HIGHEST = Fixed(0.0), Fixed(math.nextafter(1, 0))
 
 
 def range_of(backoff: Backoff, retry: int) -> tuple[float, float]:
-    return backoff(retry, LOWEST), pytest.approx(backoff(retry, HIGHEST))
+    return backoff(retry, LOWEST), round(backoff(retry, HIGHEST), 9)
 
 
 # ------------------------------------------------------------------------------------------------- formulas
@@ -57,9 +57,7 @@ def test_the_steady_ones_follow_their_formulas() -> None:
     assert Fibonacci().preview(10) == (1, 1, 2, 3, 5, 8, 13, 21, 30, 30)
 
 
-@pytest.mark.parametrize(
-    ("retry", "ceiling"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 30), (7, 30), (1000, 30)]
-)
+@pytest.mark.parametrize(("retry", "ceiling"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 30), (7, 30), (1000, 30)])
 def test_the_jittered_ones_draw_from_their_intervals(retry: int, ceiling: float) -> None:
     assert range_of(FullJitter(), retry) == (0, ceiling)
     assert range_of(EqualJitter(), retry) == (ceiling / 2, ceiling)

@@ -48,15 +48,17 @@ def _public(names: Iterable[str]) -> list[str]:
 
 def _describe(thing: object) -> str:
     if isinstance(thing, type):
-        return f"class{_signature(thing) if _is_made_by_us(thing) else ''}"
+        return f"class{_signature(thing) if _is_called_by_users(thing) else ''}"
     if inspect.isroutine(thing):
         return f"{'async function' if inspect.iscoroutinefunction(thing) else 'function'}{_signature(thing)}"
     return "module" if isinstance(thing, ModuleType) else "value"
 
 
-def _is_made_by_us(cls: type) -> bool:
-    """Tell whether calling the class takes arguments of our choice: those of enums and bare exceptions are Python's."""
+def _is_called_by_users(cls: type) -> bool:
+    """Tell whether calling the class is for users, with arguments of our choice: not those of enums, for example."""
     if issubclass(cls, enum.Enum) or typing.is_typeddict(cls) or getattr(cls, "_is_protocol", False):
+        return False
+    if (cls.__init__.__doc__ or "").startswith("Made by "):
         return False
     owner = next(each for each in cls.__mro__ if "__init__" in vars(each) or "__new__" in vars(each))
     return owner.__module__.startswith(PACKAGE)

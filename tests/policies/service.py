@@ -1,14 +1,17 @@
-"""A scripted dependency, and the three forms of a retry."""
+"""A scripted dependency, the three forms of a retry, and listeners."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, final
 
+import pytest
 import trio
 
+from trio_orchestrator.abc import GaveUp, Instrument, RetryScheduled
 from trio_orchestrator.algorithms.backoff import Constant
 from trio_orchestrator.policies.retry import Retry
+from trio_orchestrator.testing import run_virtual
 
 AT_ONCE = Constant(0)
 
@@ -59,3 +62,45 @@ FORMS: tuple[Form, ...] = (by_call, by_wrap, by_loop)
 
 def notes(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
+
+
+three_forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+
+
+def outcome(form: Form, retry: Retry, service: Callable[[], Awaitable[Any]]) -> tuple[Any, float]:
+    """Return the result, or the exception, and the virtual time at which it came."""
+
+    async def main() -> tuple[Any, float]:
+        try:
+            result = await form(retry, service)
+        except Exception as error:
+            return error, trio.current_time()
+        return result, trio.current_time()
+
+    return run_virtual(main)
+
+
+class Purse:
+    def __init__(self, coins: int) -> None:
+        self.coins = coins
+        self.asked: list[BaseException | None] = []
+        self.deposits: list[int] = []
+
+    def withdraw(self, error: BaseException | None) -> bool:
+        self.asked.append(error)
+        self.coins -= 1
+        return self.coins >= 0
+
+    def deposit(self, attempts: int) -> None:
+        self.deposits.append(attempts)
+
+
+class Ear(Instrument):
+    def __init__(self) -> None:
+        self.heard: list[RetryScheduled | GaveUp] = []
+
+    def retry_scheduled(self, event: RetryScheduled, /) -> None:
+        self.heard.append(event)
+
+    def gave_up(self, event: GaveUp, /) -> None:
+        self.heard.append(event)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,9 +64,13 @@ def test_a_predicate_sees_the_leaves_only() -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit(), Stop()], ids=repr)
 def test_what_is_no_exception_is_never_seen(error: BaseException) -> None:
     seen: list[object] = []
-    on: Callable[[object], bool] = lambda error: bool(seen.append(error)) or True  # noqa: E731
-    assert not matcher(on)(error)
-    assert not matcher(on)(BaseExceptionGroup("", [error]))
+
+    def record(error: object) -> bool:
+        seen.append(error)
+        return True
+
+    assert not matcher(record)(error)
+    assert not matcher(record)(BaseExceptionGroup("", [error]))
     assert seen == []
 
 

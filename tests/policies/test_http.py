@@ -26,8 +26,8 @@ def test_five_statuses_pass_by_themselves(status: int) -> None:
 def test_transport_errors_pass_but_our_own_mistakes_do_not() -> None:
     for kind in (httpx.ConnectError, httpx.ReadTimeout, httpx.PoolTimeout, httpx.RemoteProtocolError, httpx.ProxyError):
         assert http_transient(kind("", request=REQUEST))
-    for kind in (httpx.UnsupportedProtocol, httpx.LocalProtocolError):
-        assert not http_transient(kind("", request=REQUEST))
+    for mistake in (httpx.UnsupportedProtocol, httpx.LocalProtocolError):
+        assert not http_transient(mistake("", request=REQUEST))
     assert not http_transient(httpx.DecodingError("", request=REQUEST))
     assert not http_transient(httpx.TooManyRedirects("", request=REQUEST))
 
@@ -92,8 +92,16 @@ def test_a_header_is_found_in_a_plain_dict_too() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [ValueError(), None, "text", answered(503), answered(503, Retry_After="soon"), SimpleNamespace(headers=None)]
-    + [SimpleNamespace(headers={"Retry-After": 3}), SimpleNamespace(response=None)],
+    [
+        ValueError(),
+        None,
+        "text",
+        answered(503),
+        answered(503, Retry_After="soon"),
+        SimpleNamespace(headers=None),
+        SimpleNamespace(headers={"Retry-After": 3}),
+        SimpleNamespace(response=None),
+    ],
     ids=repr,
 )
 def test_no_header_or_nonsense_is_no_wish(failure: object) -> None:

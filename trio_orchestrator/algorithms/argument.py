@@ -31,10 +31,10 @@ def above(name: str, value: object, bound: float, *, finite: bool = False) -> fl
 def count(name: str, value: object, least: int) -> float:
     """Return `value`, or raise: it must be a whole number >= `least`, or `math.inf`."""
     number = _number(name, value)
-    if number != math.inf and number != number // 1:
-        raise ValueError(f"{name} must be a whole number or math.inf, got {value!r}")
     if number < least:
         raise ValueError(f"{name} must be >= {least}, got {value!r}")
+    if number != math.inf and number != number // 1:
+        raise ValueError(f"{name} must be a whole number or math.inf, got {value!r}")
     return number if number == math.inf else int(number)
 
 

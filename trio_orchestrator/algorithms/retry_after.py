@@ -33,4 +33,4 @@ def parse_http_date(text: str) -> float | None:
     parts = parsedate_tz(text)
     if parts is None or not all(low <= part <= high for (low, high), part in zip(_LIMITS, parts[:6], strict=True)):
         return None
-    return float(mktime_tz((*parts[:9], parts[9] or 0)))  # a date without a zone is in GMT
+    return float(mktime_tz(parts))  # without a zone it is taken for GMT, which is what HTTP means

@@ -67,7 +67,7 @@ class Meter:
         self._started_at = now
         self._total = total
         self._pace = Pace()
-        self.done = 0
+        self.done: int = 0
         self.total: float = 0
 
     def read(self, counts: Counts, now: float) -> str:
@@ -121,7 +121,7 @@ class Display(Protocol):
 class LineDisplay:
     """A line of the logger `trio_orchestrator` (INFO) whenever something has changed."""
 
-    every = 5.0
+    every: float = 5.0
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -145,7 +145,7 @@ class BarDisplay:
     The figures are in the description of the bar, so that they show whatever its columns are.
     """
 
-    every = 0.1
+    every: float = 0.1
 
     def __init__(self, title: str, progress: Progress | None = None) -> None:
         from rich.markup import escape
@@ -222,7 +222,8 @@ async def show_progress(
     On a bar ten times a second, as a log line (logger `trio_orchestrator`, INFO) every 5 seconds, by Trio's clock. A
     display that raises is logged once and not used again: progress never ends the work it shows.
 
-    Never returns by itself: cancel it. The final state is shown synchronously, then.
+    Never returns by itself: cancel it. The final state is then shown at once, synchronously: if the work was cut short,
+    the state at that moment, clean-up not awaited.
     """
     display = _open_display(progress, title)
     due = trio.current_time()

@@ -59,13 +59,33 @@ class Recorder(Instrument):
         """Forget all events."""
         self.events.clear()
 
-    def _keep(self, event: Event, /) -> None:
-        self.events.append(Recorded(trio.current_time(), event))
+    def retry_scheduled(self, event: RetryScheduled, /) -> None:
+        """Keep the event."""
+        self._keep(event)
 
-    retry_scheduled = _keep
-    gave_up = _keep
-    job_finished = _keep
-    queue_dropped = _keep
-    gate_shut = _keep
-    gate_opened = _keep
-    limit_changed = _keep
+    def gave_up(self, event: GaveUp, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def job_finished(self, event: JobFinished, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def queue_dropped(self, event: QueueDropped, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def gate_shut(self, event: GateShut, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def gate_opened(self, event: GateOpened, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def limit_changed(self, event: LimitChanged, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def _keep(self, event: Event) -> None:
+        self.events.append(Recorded(trio.current_time(), event))

@@ -10,7 +10,7 @@ import trio
 
 from trio_orchestrator.block import TimeoutScope, raise_untouched
 from trio_orchestrator.policies.decision import NO_RESULT, Name
-from trio_orchestrator.policies.failure import EXHAUSTIONS, is_misfit, mark_permanent
+from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp, is_misfit, mark_permanent
 
 if TYPE_CHECKING:
     from trio_orchestrator.policies.retry import Retry
@@ -40,8 +40,8 @@ class Run:
 
     def failed(
         self, error: BaseException | None, *, result: object = NO_RESULT, timed_out: bool = False
-    ) -> float | None:
-        """Return the pause before the next attempt, or None. Raises what a `GiveUp` carries."""
+    ) -> tuple[float | None, BaseException | None]:
+        """Return the pause before the next attempt, or None, and the failure; out of a `GiveUp`, if it is in one."""
         if isinstance(error, TypeError) and not isinstance(self.name, str) and is_misfit(error):
             mark_permanent(error)
         now = trio.current_time()
@@ -57,13 +57,12 @@ class Run:
             wish=self.wish,
             since=self.since,
         )
-        self.error = decision.error
-        if decision.error is not error and decision.error is not None:
-            raise_untouched(decision.error)
-        return decision.delay
+        self.error = None if decision.delay is None else decision.error  # kept no longer: it holds our frames
+        return decision.delay, decision.error
 
     def succeeded(self) -> None:
         """Tell the budget."""
+        self.error = None
         if self.retry.budget is not None:
             self.retry.budget.deposit(self.attempt)
 
@@ -81,7 +80,7 @@ class Attempt:
     way (also by `continue`) ends the loop. A time-out of the retry cancels the body.
     """
 
-    __slots__ = ("_left", "_limit", "_run", "_scope", "next_delay", "number")
+    __slots__ = ("_bad", "_left", "_limit", "_run", "_scope", "next_delay", "number")
 
     number: int
     """1 is the first."""
@@ -94,11 +93,12 @@ class Attempt:
         self._run = run
         self._scope: TimeoutScope | None = None
         self._limit = ""
-        self._left: bool | None = None
+        self._left: bool | None = None  # None: not entered
+        self._bad = False
 
     @property
     def error(self) -> BaseException | None:
-        """The last failure so far: of the attempt before, or of this one when it has left. None if there was none."""
+        """The failure that is repeated: of the attempt before, or of this one once it has left. None if none is."""
         return self._run.error
 
     @property
@@ -121,12 +121,17 @@ class Attempt:
         self._run.wish = seconds
 
     def refuses(self, result: object) -> bool:
-        """Tell whether `result` is bad *and* another attempt follows. Sync."""
+        """Tell whether `result` is bad by the `on_result` of the retry *and* another attempt follows. Sync.
+
+        For the body: `if not attempt.refuses(result): return result`. What `on_result` raises ends the run.
+        """
         bad = self._run.retry.on_result
-        if bad is None or not bad(result):
-            self._run.succeeded()
-            return False
-        self.next_delay = self._run.failed(None, result=result)
+        try:
+            self._bad = bad is not None and bool(bad(result))
+            if self._bad:
+                self.next_delay, _ = self._run.failed(None, result=result)
+        except Exception as error:  # noqa: BLE001 - a bug in a predicate or a hook, and no failure of the body
+            raise GiveUp(error) from None
         return self.next_delay is not None
 
     def __enter__(self) -> Attempt:
@@ -145,11 +150,16 @@ class Attempt:
         self._left = True
         failure, timed_out = self._close(kind, error, traceback)
         if isinstance(failure, Exception):
-            self.next_delay = self._run.failed(failure, timed_out=timed_out)
+            self.next_delay, failure = self._run.failed(failure, timed_out=timed_out)
             if self.next_delay is not None:
                 return True
+        elif failure is None and not self._bad:
+            self._run.succeeded()
         if failure is not error and failure is not None:
-            raise_untouched(failure)
+            try:
+                raise_untouched(failure)
+            finally:
+                del failure, error
         return False
 
     def _close(
@@ -159,10 +169,10 @@ class Attempt:
         if self._scope is None:
             return error, False
         try:
-            timed_out = self._scope.__exit__(kind, error, traceback)
+            self._scope.__exit__(kind, error, traceback)
         except BaseExceptionGroup as rest:  # what the body raised beside our Cancelled
             return rest, False
-        return (self._too_slow(), True) if timed_out else (error, False)
+        return (self._too_slow(), True) if self._scope.timed_out else (error, False)
 
     def _too_slow(self) -> trio.TooSlowError:
         error = trio.TooSlowError(f"{self._limit}={getattr(self._run.retry, self._limit):g} s was exceeded")

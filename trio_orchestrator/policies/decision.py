@@ -46,12 +46,12 @@ class Decision(NamedTuple):
 
 
 def name_of(name: Name) -> str:
-    """Return the text, or the qualified name of the function."""
+    """Return the text, or the qualified name of the function; of the class, if it is another callable object."""
     if isinstance(name, str):
         return name
     while isinstance(name, partial):
         name = name.func
-    return getattr(name, "__qualname__", None) or repr(name)
+    return getattr(name, "__qualname__", type(name).__qualname__)
 
 
 def sign(error: BaseException, attempt: int, elapsed: float, reason: str) -> None:

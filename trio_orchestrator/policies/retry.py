@@ -80,7 +80,7 @@ class Retry(Policy):
 
     Args:
         on: An exception type, a tuple of types (may be empty), or a plain predicate `(exception) -> bool`.
-        on_result: True for a result that is to be repeated. `call` and `wrap` only: the loop form sees no result.
+        on_result: True for a result that is to be repeated. The body of a loop asks: `attempt.refuses(result)`.
         attempts: How many attempts in all, the first included; `math.inf` is possible.
         backoff: The pauses.
         attempt_timeout: Seconds an attempt may take; `math.inf` for no limit. The attempt is cancelled, and counts as a
@@ -134,7 +134,8 @@ class Retry(Policy):
         rng: RandomSource | None = None,
         instruments: Sequence[Instrument] = (),
     ) -> None:
-        _check_parts(backoff, budget, on_result=on_result, retry_after=retry_after, on_retry=on_retry)
+        _check_parts(backoff, budget, retry_exhausted, rng)
+        _check_functions(on_result=on_result, retry_after=retry_after, on_retry=on_retry)
         hooks = Hooks(instruments)
         self._on = on
         self._matches = matcher(on, exhausted_too=retry_exhausted)
@@ -221,7 +222,10 @@ class Retry(Policy):
             fn, error, attempt, started_at, current_time(), deadline, NO_RESULT, False, None, since
         )
         if last is not error and last is not None:
-            raise_untouched(last)
+            try:
+                raise_untouched(last)
+            finally:
+                del last, error  # no cycle through the traceback
         return delay
 
     def __aiter__(self) -> Attempts:
@@ -352,11 +356,18 @@ def _is_wish(wish: object) -> TypeGuard[float]:
     return isinstance(wish, (int, float)) and 0 <= wish < inf
 
 
-def _check_parts(backoff: object, budget: object, **functions: object) -> None:
+def _check_parts(backoff: object, budget: object, retry_exhausted: object, rng: object) -> None:
     if not isinstance(backoff, Backoff):
         raise TypeError(f"backoff must be a Backoff such as FullJitter(), got {backoff!r}")
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"budget must have withdraw() and deposit(), got {budget!r}")
+    if not isinstance(retry_exhausted, bool):
+        raise TypeError(f"retry_exhausted must be True or False, got {retry_exhausted!r}")
+    if rng is not None and not (hasattr(rng, "random") and hasattr(rng, "uniform")):
+        raise TypeError(f"rng must have random() and uniform(), got {rng!r}")
+
+
+def _check_functions(**functions: object) -> None:
     for name, function in functions.items():
         if function is not None:
             plain_function(name, function)

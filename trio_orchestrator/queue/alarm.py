@@ -96,6 +96,10 @@ class Alarm:
         heap = self._heap
         jobs: list[JobHandle[Any]] = []
         while heap and heap[0][0] <= now:
+            if jobs and isinstance(heap[0][2], Timer):  # it shall find in their places the jobs that were due before it
+                self._on_due(jobs)
+                jobs = []
+                continue
             entry = heappop(heap)
             if self._is_dead(entry):
                 self._dead -= 1

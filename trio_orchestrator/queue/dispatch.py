@@ -26,6 +26,7 @@ from trio_orchestrator.queue.alarm import Alarm, Timer
 from trio_orchestrator.queue.gates import Gate
 from trio_orchestrator.queue.handle import RUNNING, JobHandle, Terms
 from trio_orchestrator.queue.lanes import Lanes
+from trio_orchestrator.queue.overflow import Door
 from trio_orchestrator.queue.settings import Settings
 from trio_orchestrator.queue.slots import Slots
 from trio_orchestrator.queue.worker import Worker
@@ -55,16 +56,23 @@ class Dispatch(ABC):
         self.parked: list[Worker] = []
         self._line: Worker | None = None  # stands in the limiter's line
         self._reserve: list[object] = []  # tokens that nobody works with: collected for a heavy job
-        self._picked: list[object] = []  # the tokens of the job that `_pick` returned
+        self._picked: tuple[object, list[object]] = (None, [])  # the tokens of the job that `_pick` returned
         self._passed_heavy = 0  # light jobs that overtook the heavy one at the head
 
-        # What the fast paths test. `calm`: the deque is all there is to ask. `plain`: so is a job without terms.
+        # What the fast paths test. `quiet`: only the order decides what is next. `calm`: and that is the deque's.
+        # `plain`: a job without terms needs nothing but a slot. Whoever changes what they stand for clears them.
+        self.quiet = False
         self.calm = False
         self.plain = settings.plain
         self.hungry = True  # a slot may be free for a job that is pushed now
         self.seen_limit: float = self.slots.limit
 
+        self.door = Door()
+        self.heavy = 0  # jobs that take more than one slot
+        self.watched = False  # somebody waits for the backlog to shrink
+        self.collecting = False  # `_reserve` is kept for a heavy job
         self.running = 0
+        self.held = False  # a job has ended, its slot is not passed on yet: hooks have to wait
         self.paused = False
         self.closed = False  # nothing starts any more
         self._ramp: Ramp | None = None
@@ -74,9 +82,18 @@ class Dispatch(ABC):
     def restore_due(self, jobs: list[JobHandle[Any]]) -> None:
         """Jobs whose pause or delay is over want a slot again."""
 
+    @property
     @abstractmethod
-    def tell(self) -> bool:
-        """Tell those who wait for a state of the queue; return whether somebody still waits, and wants every change."""
+    def unobserved(self) -> bool:
+        """Whether nobody needs to be told when nothing runs any more."""
+
+    @abstractmethod
+    def let_in(self) -> None:
+        """Move those at the door in, while there is room."""
+
+    @abstractmethod
+    def tell(self) -> None:
+        """Tell those who wait for a state of the queue."""
 
     def inside(self) -> Worker | None:
         """Return the worker whose job the current task belongs to, if it is one of this queue."""
@@ -91,7 +108,7 @@ class Dispatch(ABC):
 
     def pause(self) -> None:
         """Start nothing more."""
-        self.paused, self.calm = True, False
+        self.paused, self.quiet, self.calm = True, False, False
         self._end_ramp()
 
     def resume(self, ramp: float) -> None:
@@ -105,38 +122,101 @@ class Dispatch(ABC):
 
     def dispatch(self) -> None:
         """Start what may start."""
-        while (job := self._pick()) is not None:
-            self._launch(job)
+        if self.quiet:
+            return self._dispatch_quietly()
         self._settle()
+        while (job := self._pick()) is not None:
+            self._launch(job, *self._picked)
+        return self._settle()
+
+    def _dispatch_quietly(self) -> None:
+        """Start what may start, if nothing but the order and free tokens decide."""
+        self.hungry = False  # what is let in meanwhile is for this loop
+        while len(self.schedule):
+            token = self.slots.take()
+            if token is None:
+                self._stand_in_line()
+                break
+            job = self.schedule.pop()
+            if job is None:
+                self.slots.give(token)
+                self.hungry = True
+                break
+            self._launch(job, token)
+            if self.door:
+                self.let_in()
+        else:
+            self.hungry = True
+        self.calm = self.quiet and self.slots.private and self.schedule.plain and not self.door
 
     def next(self, worker: Worker) -> JobHandle[Any] | None:
-        """Take a worker's tokens back and return its next job, with tokens; or None, and it has to park."""
+        """Return a worker's next job; or None, and it has to park, having given its tokens back."""
+        if self.quiet and self._keeps_token(worker):
+            job = self.schedule.pop()
+            if job is not None:
+                if self.door:
+                    self.let_in()
+                return job
+            if self.unobserved:
+                return self._starve(worker)
         self.running -= 1
         self._take_back(worker)
         job = self._pick()
-        if job is None:
-            worker.token = None
-        else:
+        if job is not None:
             self.running += 1
-            self._hand_tokens(worker)
-        self._settle()
+            self._hand_tokens(worker, *self._picked)
+        if self._reserve and not self.collecting:  # a heavy job has ended: there is room for several
+            self.dispatch()
+        else:
+            self._settle()
         return job
 
-    def granted(self, worker: Worker) -> None:
+    def _keeps_token(self, worker: Worker) -> bool:
+        """Whether nothing but the order decides what is next. A token of a shared limiter is passed on from time to time."""
+        slots = self.slots
+        if slots.private:
+            return slots.limiter.total_tokens == self.seen_limit
+        if self._may_keep(worker):
+            return True
+        slots.give(worker.token)
+        worker.token = slots.take()
+        self._hold_anew(worker)
+        return worker.token is not None
+
+    def _may_keep(self, worker: Worker) -> bool:
+        worker.served += 1
+        return (
+            worker.served < _JOBS_A_TOKEN
+            and trio.current_time() - worker.since < _SECONDS_A_TOKEN
+            and not self.slots.in_debt
+        )
+
+    def _starve(self, worker: Worker) -> None:
+        """Nothing waits, and nobody needs to be told."""
+        self.running -= 1
+        self.slots.give(worker.token)
+        worker.token = None
+        self.hungry = True
+
+    def granted(self, worker: Worker, token: object) -> None:
         """The worker in the limiter's line got a token."""
         self._line = None
+        self._hand_tokens(worker, token, None)
+        self._hold_anew(worker)
         self.running += 1  # for `next`, which is asked now
 
     def begin(self, job: JobHandle[Any], worker: Worker) -> Context:
         """Mark a job as running, and return the context of its next attempt."""
         job._state = RUNNING
-        job._outcome = worker
+        worker.last, job._outcome = job._outcome, worker
         context = cast("Context", job._context)
-        return context if self.plain and job._terms is None else context.copy()
+        retry = self.settings.retry if job._terms is None else job._terms.retry
+        return context if retry is None and self.settings.protect is None else context.copy()
 
     def _pick(self) -> JobHandle[Any] | None:
         """Choose the next job, and put its tokens into `_picked`; or None: nothing may start now."""
         slots, reserve = self.slots, self._reserve
+        self.collecting = False
         while reserve and slots.in_debt:
             slots.give(reserve.pop())
         self.hungry = False
@@ -151,6 +231,7 @@ class Dispatch(ABC):
             token = slots.take()
             if token is None:
                 self._stand_in_line()
+                self.hungry = self.collecting = bool(reserve)  # what is there will do for a light job of a higher rank
                 return self._bypass()
             reserve.append(token)
         self._passed_heavy = 0
@@ -162,7 +243,8 @@ class Dispatch(ABC):
 
     def _take(self, job: JobHandle[Any] | None, need: int) -> JobHandle[Any] | None:
         if job is not None:
-            self._picked = self._reserve[-need:]
+            token, *extra = self._reserve[-need:]
+            self._picked = token, extra
             del self._reserve[-need:]
             terms = job._terms
             gate = self.own_gate if terms is None or terms.gate is None else terms.gate
@@ -197,7 +279,7 @@ class Dispatch(ABC):
             return False
         return True
 
-    def _launch(self, job: JobHandle[Any]) -> None:
+    def _launch(self, job: JobHandle[Any], token: object, extra: list[object] | None = None) -> None:
         """Hand a job and its tokens to a parked worker, whose context is set while it sleeps, or to a new one."""
         self.running += 1
         if self.parked:
@@ -205,53 +287,56 @@ class Dispatch(ABC):
             worker.job = job
             task = cast("Task", worker.task)
             task.context = self.begin(job, worker)
-            self._hand_tokens(worker)
+            self._hand_tokens(worker, token, extra)
+            self._hold_anew(worker)
             reschedule(task)
         else:
-            worker = Worker(cast("Engine", self), job, None)
-            self._hand_tokens(worker)
+            worker = Worker(cast("Engine", self), job)
+            self._hand_tokens(worker, token, extra)
+            self._hold_anew(worker)
             self.begin(job, worker).run(self._spawn, worker)
 
     def _spawn(self, worker: Worker) -> None:
         block = cast("Block", self.block)
         block.nursery.start_soon(worker.serve, name=f"worker of {self.settings.name}")
 
-    def _hand_tokens(self, worker: Worker) -> None:
-        picked = self._picked
-        token = picked.pop()
-        if not self.slots.private and token is not worker.token:
+    def _hand_tokens(self, worker: Worker, token: object, extra: list[object] | None) -> None:
+        worker.token, worker.extra = token, extra
+
+    def _hold_anew(self, worker: Worker) -> None:
+        """Count jobs and time with a token of a shared limiter from here on."""
+        if not self.slots.private:
             worker.served, worker.since = 0, trio.current_time()
-        worker.token, worker.extra = token, picked
-        self._picked = []
 
     def _take_back(self, worker: Worker) -> None:
         """Take a worker's tokens into the reserve; one of a shared limiter is passed on from time to time."""
-        if self.slots.private:
-            self._reserve.append(worker.token)
+        if worker.extra:
             self._reserve.extend(worker.extra)
-            worker.extra = []
-            return
-        worker.served += 1
-        if worker.served >= _JOBS_A_TOKEN or trio.current_time() - worker.since >= _SECONDS_A_TOKEN:
-            self.slots.give(worker.token)
-        else:
-            self._reserve.append(worker.token)
+            worker.extra = None
+        if worker.token is not None:
+            if self.slots.private or self._may_keep(worker):
+                self._reserve.append(worker.token)
+            else:
+                self.slots.give(worker.token)
+                self._hold_anew(worker)
+            worker.token = None
 
     def _stand_in_line(self) -> None:
         if self._line is not None:
             return
         if self.parked:
             worker = self._line = self.parked.pop()
-            worker.token, worker.in_line = object(), True
+            worker.in_line = True
             reschedule(cast("Task", worker.task))
         else:
-            self._line = Worker(cast("Engine", self), None, object())
+            self._line = Worker(cast("Engine", self), None)
             self.home.copy().run(self._spawn, self._line)
 
     def park(self, worker: Worker) -> bool:
         """Keep a worker without a job for the next one; False: there are enough, it shall end."""
         if self.closed or len(self.parked) >= min(self.slots.limit, _MOST_PARKED):
             return False
+        worker.last = None
         self.parked.append(worker)
         return True
 
@@ -261,8 +346,9 @@ class Dispatch(ABC):
             self.workers.pop(worker.task, None)
         if self._line is worker:
             self._line = None
-        if worker.token is not None and not worker.in_line:  # it broke, with its slot in hand
+        if worker.token is not None:  # it broke, with its slot in hand
             self.running -= 1
+            self.held = False
             self._take_back(worker)
             self._pick_nothing()
             self._settle()
@@ -274,13 +360,10 @@ class Dispatch(ABC):
             self._ramp_timer = None
 
     def _settle(self) -> None:
-        """After anything that was not calm: see who can be told, and whether it is calm again."""
-        watched = self.tell()
+        """After anything that was not quiet: see who can be told, and how much there is to ask from here on."""
+        self.tell()
         self.seen_limit = self.slots.limit
-        self.calm = (
-            self.slots.private
-            and self.schedule.plain
-            and not (watched or self.paused or self.closed or self._reserve)
-            and self._ramp is None
-            and self.lanes.open
+        self.quiet = self._ramp is None and self.lanes.open and not (
+            self.paused or self.closed or self._reserve or self.heavy or self.watched or self.held or self.slots.in_debt
         )
+        self.calm = self.quiet and self.slots.private and self.schedule.plain and not self.door

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, final
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from trio_orchestrator.abc import GateShut, JobFinished, QueueDropped
 from trio_orchestrator.algorithms.argument import at_least
 from trio_orchestrator.block import Block, Hooks, emit
 from trio_orchestrator.errors import JobTimeoutError, RejectedError
-from trio_orchestrator.policies.failure import GiveUp
-from trio_orchestrator.policies.retry import Retry
+from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp
+from trio_orchestrator.policies.retry import NO_RESULT, Retry
 from trio_orchestrator.queue.body import LEADING_FRAMES, Refused, call_protected, call_unprotected
 from trio_orchestrator.queue.dispatch import Dispatch
 from trio_orchestrator.queue.failures import Failures, Ledger
@@ -29,13 +32,15 @@ from trio_orchestrator.queue.handle import (
     RETRY_SCHEDULED,
     RUNNING,
     SUCCEEDED,
+    UNSEEN,
     WAITING,
     Failure,
     JobHandle,
     JobState,
     Terms,
+    Times,
 )
-from trio_orchestrator.queue.overflow import Door, victims_for
+from trio_orchestrator.queue.overflow import victims_for
 from trio_orchestrator.queue.settings import KeyOrder, Settings
 from trio_orchestrator.queue.statistics import SAMPLED, QueueStatistics, Record
 from trio_orchestrator.queue.traces import leading_frames_cut
@@ -57,7 +62,6 @@ class Engine(Dispatch):
         self.on_limit_changed = hooks.of("limit_changed")
         by_retry = settings.retry.attempt_timeout if settings.retry is not None else math.inf
         self.attempt_timeout = min(settings.attempt_timeout, by_retry)
-        self.door = Door()
         self.victims = victims_for(settings.overflow)
         self._brisk = self.victims is None and not settings.needs_terms
         self.ledger = Ledger(settings.failures)
@@ -66,6 +70,8 @@ class Engine(Dispatch):
         self.leaving = False  # the block is left: outsiders are refused
         self.reason = ""  # why nobody is let in any more
         self._warned = False
+        self._letting_in = False
+        self._news: deque[tuple[list[Callable[[Any], None]], object]] = deque()  # what hooks have not heard yet
         self._idle_event: trio.Event | None = None
         self._below: list[tuple[float, trio.Event]] = []
         self._blocked: dict[Worker, int] = {}  # jobs that wait for jobs of this queue
@@ -107,8 +113,8 @@ class Engine(Dispatch):
         job.seq = self.number()
         if job._terms is not None:
             self._watch_over(job, job._terms)
-        if start_at > trio.current_time():
-            job.make_terms().delayed = True
+        if start_at > -math.inf and start_at > trio.current_time():
+            job.make_times().delayed = True
             self.delayed += 1
             self.room -= 1
             self.alarm.wake_job(start_at, job)
@@ -123,16 +129,23 @@ class Engine(Dispatch):
             self.dispatch()
 
     def _watch_over(self, job: JobHandle[Any], terms: Terms) -> None:
+        if terms.weight > 1:
+            self.heavy += 1
+            self.quiet = self.calm = False
         if terms.gate is not None:
             self.lanes.enter(terms.gate)
-            self.calm = False
+            self.quiet = self.calm = False
         if terms.tags:
             self.record.tagged(terms, "submitted")
-        if terms.deadline < math.inf:
-            terms.timer = self.alarm.call_at(terms.deadline, lambda: self._timed_out_waiting(job, "timeout", terms.timeout))
-        if terms.start_by < math.inf:
-            terms.start_timer = self.alarm.call_at(
-                terms.start_by, lambda: self._timed_out_waiting(job, "start_within", terms.start_within)
+        if terms.times is not None:
+            self._set_timers(job, terms.times)
+
+    def _set_timers(self, job: JobHandle[Any], times: Times) -> None:
+        if times.deadline < math.inf:
+            times.timer = self.alarm.call_at(times.deadline, lambda: self._timed_out_waiting(job, "timeout", times.timeout))
+        if times.start_by < math.inf:
+            times.start_timer = self.alarm.call_at(
+                times.start_by, lambda: self._timed_out_waiting(job, "start_within", times.start_within)
             )
 
     def check_open(self) -> None:
@@ -144,19 +157,21 @@ class Engine(Dispatch):
         """Drop a waiting job, or one that was never let in."""
         if job.seq < 0:
             self.number()
+            if job._terms is not None:
+                self._watch_over(job, job._terms)  # it ends like the others, and has to be counted like them
         else:
             self._withdraw(job)
+        self._report(self._on_dropped, QueueDropped(reason, 1))
         self._dropped(job, reason)
-        if self._on_dropped:
-            emit(self._on_dropped, QueueDropped(reason, 1))
+        self._flush()
 
     def clear(self, reason: str | Exception) -> int:
         """Drop all that waits or is scheduled for a retry."""
         jobs = self._take_all()
+        if jobs:
+            self._report(self._on_dropped, QueueDropped(str(reason), len(jobs)))
         for job in jobs:
             self._dropped(job, reason)
-        if jobs and self._on_dropped:
-            emit(self._on_dropped, QueueDropped(str(reason), len(jobs)))
         self.dispatch()
         return len(jobs)
 
@@ -171,7 +186,8 @@ class Engine(Dispatch):
 
     def _withdraw(self, job: JobHandle[Any]) -> None:
         """Take one job out that has no slot."""
-        if job._state is RETRY_SCHEDULED or (job._terms is not None and job._terms.delayed):
+        times = job.times
+        if job._state is RETRY_SCHEDULED or (times is not None and times.delayed):
             if job._state is RETRY_SCHEDULED:
                 self.scheduled -= 1
             else:
@@ -188,12 +204,15 @@ class Engine(Dispatch):
         at_least("priority", priority, -math.inf, finite=True)
         terms = job.make_terms()
         terms.priority = priority
-        rank = terms.age_rank - priority
-        if job._state is WAITING and not terms.delayed:
+        times = terms.times
+        rank = (0.0 if times is None else times.age_rank) - priority
+        if job._state is WAITING and not (times is not None and times.delayed):
             self.calm = False
             self.schedule.reprioritise(job, terms, rank, self._renumber())
             if self.victims is not None:
                 self.victims.add(job)
+            if self.hungry:
+                self.dispatch()
         else:
             terms.rank = rank
 
@@ -215,19 +234,21 @@ class Engine(Dispatch):
 
     def attempt_deadline(self, job: JobHandle[Any], now: float) -> float:
         """Return when an attempt that starts now has to end."""
-        if job._terms is None:
+        times = job.times
+        if times is None:
             return now + self.attempt_timeout
-        return min(now + job._terms.attempt_timeout, job._terms.deadline)
+        return min(now + times.attempt_timeout, times.deadline)
 
     def attempt_starts(self, job: JobHandle[Any], worker: Worker, now: float) -> None:
         """Note what is measured and shown of an attempt."""
-        if job._began_at is None:
+        if job._attempts == 0:
             job._began_at = now
         worker.began_at = now
+        worker.exhaustions = EXHAUSTIONS.count
         terms = job._terms
         if terms is not None:
-            if job._attempts == 0:
-                self.record.started(terms, now)
+            if job._attempts == 0 and terms.times is not None:
+                self.record.started(terms.times, now)
             if terms.name is not None and worker.task is not None:
                 worker.task.name = f"job {terms.name!r} of {self.settings.name}"
 
@@ -252,6 +273,19 @@ class Engine(Dispatch):
             retry.budget.deposit(job._attempts)
         return self._succeed(job, result)
 
+    def succeeded_plainly(self, job: JobHandle[Any], terms: Terms, result: object) -> None:
+        """The body of a job returned that asked for nothing but a place in the order."""
+        self.succeeded += 1
+        if terms.weight == 1 and not terms.tags and not self._on_finished:
+            self.schedule.release(job)
+            job._state, job._outcome = SUCCEEDED, result
+            job._context = job._args = None
+            waiters, job._waiters = job._waiters, None
+            if waiters is not None:
+                waiters.settle(job)
+        else:
+            self._end(job, SUCCEEDED, result, None)
+
     def attempt_failed(
         self, job: JobHandle[Any], worker: Worker, error: Exception, *, timed_out: bool = False, for_good: bool = False
     ) -> None:
@@ -269,23 +303,28 @@ class Engine(Dispatch):
 
     def attempt_timed_out(self, job: JobHandle[Any], worker: Worker) -> None:
         """The deadline of our scope ended a body: the total time-out, or that of the attempt."""
-        terms = job._terms
-        if terms is not None and terms.deadline <= worker.armed:
+        times = job.times
+        if times is not None and times.deadline <= worker.armed:
             self._attempt_over(job, worker, success=False)
-            return self._fail(job, _timeout("timeout", terms.timeout, worker.last))
-        seconds = self.attempt_timeout if terms is None else terms.attempt_timeout
+            return self._fail(job, _timeout("timeout", times.timeout, worker.last))
+        seconds = self.attempt_timeout if times is None else times.attempt_timeout
         return self.attempt_failed(job, worker, JobTimeoutError("attempt_timeout", seconds), timed_out=True)
 
     def cancelled(self, job: JobHandle[Any], worker: Worker, reason: str) -> None:
         """A running job was cancelled, and its body (if it started at all) has left with `Cancelled`."""
         self._attempt_over(job, worker, success=None)
-        self._cancel_for_good(job, reason, worker.last)
+        self._cancel_for_good(job, reason, None if self.plain and job._terms is None else worker.last)
 
     def broke(self, job: JobHandle[Any], worker: Worker, error: BaseException) -> None:
         """A body raised what must end everything: `KeyboardInterrupt`, `SystemExit`, another `BaseException`."""
         self._attempt_over(job, worker, success=None)
         error = leading_frames_cut(error, LEADING_FRAMES)
-        self._cancel_for_good(job, f"it raised {error!r}", None)
+        if isinstance(error, Exception):  # a nursery that it left open
+            self._fail(job, error)
+            if job._waiters is UNSEEN:  # it comes out of the block
+                self.seen(job)
+        else:
+            self._cancel_for_good(job, f"it raised {error!r}", None)
         self._fail_block(error, f"a job of {self.settings.name!r} raised {type(error).__name__}")
 
     def _has_no_future(self, worker: Worker) -> bool:
@@ -296,7 +335,7 @@ class Engine(Dispatch):
         if not self.lanes.open:
             self.lanes.answered(job, self.gate_of(job), success=success)
         if terms is not None:
-            if success is not None:
+            if success is not None and terms.times is not None and terms.times.submitted_at is not None:
                 self.record.runs.add(trio.current_time() - worker.began_at)
             if terms.name is not None and worker.task is not None:
                 worker.task.name = f"worker of {self.settings.name}"
@@ -305,18 +344,19 @@ class Engine(Dispatch):
         self, job: JobHandle[Any], worker: Worker, retry: Retry, error: Exception | None, result: object, *, timed_out: bool
     ) -> None:
         """Ask the retry what follows, and do it."""
-        terms = job._terms
+        terms, times = job._terms, job.times
         now = trio.current_time()
         try:
             decision = retry.decide(
                 job._fn if terms is None or terms.name is None else terms.name,
                 error,
                 attempt=job._attempts,
-                started_at=now if job._began_at is None else job._began_at,
+                started_at=job._began_at,
                 now=now,
-                deadline=math.inf if terms is None else min(terms.deadline, terms.caller_deadline),
+                deadline=math.inf if times is None else min(times.deadline, times.caller_deadline),
                 timed_out=timed_out,
-                **({} if error is not None else {"result": result}),
+                since=worker.exhaustions,
+                result=NO_RESULT if error is not None else result,
             )
         except Exception as exc:  # a predicate, a hook or a backoff of the user's
             return self._fail(job, exc)
@@ -346,7 +386,7 @@ class Engine(Dispatch):
             if job._state is RETRY_SCHEDULED:
                 self.scheduled -= 1
             else:
-                job.make_terms().delayed = False
+                job.make_times().delayed = False
                 self.delayed -= 1
             self._restore(job)
         self.dispatch()
@@ -368,13 +408,13 @@ class Engine(Dispatch):
         job._outcome = worker.last
         self.schedule.release(job)
         self._restore(job)
+        self.held, self.quiet, self.calm = True, False, False
         gate = self.gate_of(job)
         seconds = self.lanes.refused(job, gate, refusal.retry_after)
-        if self._on_gate_shut:
-            emit(self._on_gate_shut, GateShut(seconds, refusal.retry_after < math.inf, refusal))
-        terms = job._terms
-        if terms is not None and job._attempts == 0 and terms.start_by <= trio.current_time():
-            self._timed_out_waiting(job, "start_within", terms.start_within)
+        self._report(self._on_gate_shut, GateShut(seconds, refusal.retry_after < math.inf, refusal))
+        times = job.times
+        if times is not None and job._attempts == 0 and times.start_by <= trio.current_time():
+            self._timed_out_waiting(job, "start_within", times.start_within)
 
     def _shut(self, gate: Gate, seconds: float, error: BaseException | None) -> None:
         gate.shut(seconds)
@@ -422,6 +462,8 @@ class Engine(Dispatch):
         self._end(job, DROPPED, outcome, None)
 
     def _end(self, job: JobHandle[Any], state: JobState, outcome: object, error: Exception | None) -> None:
+        if self._on_finished and job._state is RUNNING:
+            self.held = True
         job._state, job._outcome = state, outcome
         job._context = job._args = None
         waiters, job._waiters = job._waiters, None
@@ -432,18 +474,39 @@ class Engine(Dispatch):
         if waiters is not None:
             waiters.settle(job)
         if self._on_finished:
-            emit(self._on_finished, JobFinished(job.name, job.tags, state.value, job._attempts, error))
+            self._report(self._on_finished, JobFinished(job.name, job.tags, state.value, job._attempts, error))
+
+    def _report(self, hooks: list[Callable[[Any], None]], event: object) -> None:
+        """Have hooks called when the counts are right again: they may ask for statistics, or change the queue."""
+        if hooks:
+            self._news.append((hooks, event))
+            self.quiet = self.calm = False  # `next` shall come by
+
+    def let_go(self) -> None:
+        """The slot of a job that has ended is given back, and the next one has begun: hooks may hear of it."""
+        self.held = False
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._news and not self.held:
+            emit(*self._news.popleft())
 
     def _close_terms(self, job: JobHandle[Any], terms: Terms, state: JobState) -> None:
         self.schedule.release(job)
-        for timer in (terms.timer, terms.start_timer):
-            if timer is not None:
-                self.alarm.cancel(timer)
-        terms.timer = terms.start_timer = None
+        if terms.times is not None:
+            self._cancel_timers(terms.times)
+        if terms.weight > 1:
+            self.heavy -= 1
         if terms.gate is not None:
             self.lanes.leave(terms.gate)
         if terms.tags:
             self.record.tagged(terms, state.value)
+
+    def _cancel_timers(self, times: Times) -> None:
+        for timer in (times.timer, times.start_timer):
+            if timer is not None:
+                self.alarm.cancel(timer)
+        times.timer = times.start_timer = None
 
     # ---------------------------------------------------------------------------------------------- closing
 
@@ -452,6 +515,7 @@ class Engine(Dispatch):
         self.block = block
         block.nursery.start_soon(self._watch, name=f"alarm of {self.settings.name}")
 
+    @enable_ki_protection
     async def _watch(self) -> None:
         """Run the alarm. A queue whose tasks are cancelled from outside learns of it here."""
         try:
@@ -460,6 +524,7 @@ class Engine(Dispatch):
             self.abort("the queue was cancelled")
             raise
 
+    @enable_ki_protection
     async def leave(self, error: BaseException | None) -> None:
         """The block has left, with `error`: wait for all jobs, or cancel them."""
         if error is None:
@@ -473,7 +538,6 @@ class Engine(Dispatch):
             self.close("its block was left")
         else:
             self.abort(f"its block raised {type(error).__name__}")
-        self.lanes.close()
         block = self.block
         assert block is not None
         block.nursery.cancel_scope.cancel(reason=self.reason)
@@ -489,7 +553,7 @@ class Engine(Dispatch):
         """Let nobody in and start nothing; end what has not started. Return those jobs."""
         if self.closed:
             return []
-        self.closed, self.reason, self.calm, self.room = True, reason, False, 0
+        self.closed, self.reason, self.quiet, self.calm, self.room = True, reason, False, False, 0
         self._close_doors()
         jobs = self._take_all()
         for job in jobs:
@@ -504,26 +568,28 @@ class Engine(Dispatch):
             self.block.nursery.cancel_scope.cancel(reason=self.reason)
 
     def _fail_block(self, error: BaseException, reason: str) -> None:
-        self.close(reason)
-        if self.block is not None:
+        if self.block is not None:  # first: who stands at the door inside the block is cancelled, not sent away
             self.block.fail(error, reason)
+        self.close(reason)
 
     def _close_doors(self) -> None:
         self.door.close()
         for _, event in self._below:
             event.set()
-        self._below.clear()
+        self.watched = False
 
     def _warn_if_stuck(self) -> None:
         """Leaving the block waits for a pause, a shut gate or a limit of 0 to be lifted: say so, once."""
         waiting = self.waiting
+        if not self.leaving or self._warned or self.closed or self.running or not waiting:
+            return
         why = (
             "it is paused" if self.paused
             else "its limit is 0" if self.slots.limit == 0
             else f"its gate is shut for {self.lanes.shut_for:.3g} s" if self.lanes.shut_for > 0
             else None
         )  # fmt: skip
-        if self.leaving and not (self._warned or self.closed or self.running) and waiting and why is not None:
+        if why is not None:
             self._warned = True
             _logger.warning("leaving the queue %r: %d jobs wait, and %s", self.settings.name, waiting, why)
 
@@ -566,11 +632,10 @@ class Engine(Dispatch):
         )
 
     def _oldest_wait(self, now: float) -> float:
+        head = self.schedule.head()  # sweeps the deque
         first = islice(self.schedule.fifo, SAMPLED)  # one of them was measured, if all came the same way
-        times = [job._terms.submitted_at for job in first if job._terms is not None and job._terms.submitted_at is not None]
-        head = self.schedule.head()
-        if head is not None and head._terms is not None and head._terms.submitted_at is not None:
-            times.append(head._terms.submitted_at)
+        measured = [job.times for job in first] + ([] if head is None else [head.times])
+        times = [found.submitted_at for found in measured if found is not None and found.submitted_at is not None]
         return max(0.0, now - min(times)) if times else 0.0
 
     # ------------------------------------------------------------------------------------- waiting for states
@@ -580,23 +645,39 @@ class Engine(Dispatch):
         """Whether nothing waits, runs or is scheduled for a retry."""
         return not (self.running or self.scheduled or self.delayed or len(self.schedule))
 
-    def tell(self) -> bool:
-        while self.door and len(self.schedule) + self.delayed + self.scheduled < self.settings.max_waiting:
-            self.admit(*self.door.next())
-        if self._below:
+    @property
+    def unobserved(self) -> bool:
+        return self._idle_event is None and not self.leaving and not self._news
+
+    def let_in(self) -> None:
+        if self._letting_in:  # to admit is to dispatch, which comes here again: no recursion as deep as the crowd
+            return
+        self._letting_in = True
+        try:
+            while self.door and len(self.schedule) + self.delayed + self.scheduled < self.settings.max_waiting:
+                self.admit(*self.door.next())
+        finally:
+            self._letting_in = False
+
+    def tell(self) -> None:
+        if self.door:
+            self.let_in()
+        if self.watched:
             self._tell_below()
         if self._idle_event is not None and self.idle:
             self._idle_event.set()
             self._idle_event = None
-        if self.leaving:
+        if self.leaving and not self.running:
             self._warn_if_stuck()
-        return bool(self.door or self._below)
+        if self._news:
+            self._flush()
 
     def _tell_below(self) -> None:
         waiting = self.waiting + self.scheduled
         for entry in [entry for entry in self._below if waiting < entry[0]]:
             entry[1].set()
             self._below.remove(entry)
+        self.watched = bool(self._below)
 
     async def wait_idle(self) -> None:
         """Wait until the last job has ended."""
@@ -604,16 +685,18 @@ class Engine(Dispatch):
             self._idle_event = trio.Event()
         await self._idle_event.wait()
 
-    async def wait_below(self, bound: float) -> None:
-        """Wait until fewer than `bound` jobs wait or are scheduled; or the queue closes."""
+    async def wait_below(self, bound: float) -> bool:
+        """Wait until fewer than `bound` jobs wait or are scheduled; False: the queue closes."""
         entry = (bound, trio.Event())
         self._below.append(entry)
-        self.calm = False
+        self.watched, self.quiet, self.calm = True, False, False
         try:
             await entry[1].wait()
+            return entry not in self._below
         finally:
             if entry in self._below:
                 self._below.remove(entry)
+                self.watched = self.watched and bool(self._below)
 
     def block_on(self, job: JobHandle[Any]) -> Worker | None:
         """A task is about to wait for `job`; if it belongs to a job of this queue, note that, and return its worker.
@@ -626,7 +709,8 @@ class Engine(Dispatch):
             return None
         self._blocked[worker] = self._blocked.get(worker, 0) + 1
         limiter = self.slots.limiter
-        no_slot = limiter.available_tokens <= 0 and limiter.borrowed_tokens <= self.running + len(self._reserve)
+        ours = self.running + len(self._reserve) + sum(len(worker.extra or ()) for worker in self.workers.values())
+        no_slot = limiter.available_tokens <= 0 and limiter.borrowed_tokens <= ours
         if job._state is not RUNNING and no_slot and len(self._blocked) >= self.running:
             self.unblock(worker)
             raise RuntimeError(

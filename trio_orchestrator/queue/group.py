@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, final
 
 import trio
-from trio.lowlevel import checkpoint
+from trio.lowlevel import checkpoint, enable_ki_protection
 
 from trio_orchestrator.block import raise_untouched
 from trio_orchestrator.queue.failures import Failures
@@ -43,6 +43,7 @@ class JobGroup:
         """Its jobs, in the order of submission."""
         return tuple(self._handles)
 
+    @enable_ki_protection
     def submit_nowait(
         self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
     ) -> JobHandle[T]:
@@ -54,6 +55,7 @@ class JobGroup:
         self._check_open()
         return self._add(self._queue.submit_nowait(fn, *args, **options))
 
+    @enable_ki_protection
     async def submit(
         self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
     ) -> JobHandle[T]:
@@ -65,6 +67,7 @@ class JobGroup:
         self._check_open()
         return self._add(await self._queue.submit(fn, *args, **options))
 
+    @enable_ki_protection
     def cancel(self, reason: str = "its group was cancelled") -> None:
         """Cancel all its jobs. Returns at once; idempotent; jobs may be submitted afterwards."""
         for job in self._handles:
@@ -119,6 +122,7 @@ class JobGroup:
         if self._closed:
             raise trio.ClosedResourceError("the group's block was left")
 
+    @enable_ki_protection
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """Wait for the jobs, or cancel them; return what has to come out of the block."""
         self._closed = True

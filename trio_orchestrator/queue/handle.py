@@ -84,8 +84,8 @@ class JobOptions(TypedDict, total=False):
 
 
 @final
-class Terms(Place):
-    """What a job has beyond function and arguments. Most jobs have none."""
+class Times:
+    """The times of a job that has any. All points in time are on Trio's clock."""
 
     __slots__ = (
         "age_rank",
@@ -93,39 +93,44 @@ class Terms(Place):
         "caller_deadline",
         "deadline",
         "delayed",
-        "gate",
-        "name",
-        "priority",
-        "retry",
         "start_by",
         "start_timer",
         "start_within",
         "submitted_at",
-        "tags",
-        "timer",
         "timeout",
-        "user_key",
+        "timer",
     )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.priority: float = 0.0
-        self.age_rank: float = 0.0  # submission time / ageing: the part of the rank that is not priority
-        self.user_key: Hashable = None
-        self.retry: Retry | None = None
-        self.attempt_timeout: float = math.inf
+    def __init__(self, attempt_timeout: float) -> None:
+        self.attempt_timeout = attempt_timeout
         self.timeout: float = math.inf
-        self.deadline: float = math.inf  # the end of `timeout`, on Trio's clock
+        self.deadline: float = math.inf  # the end of `timeout`
         self.caller_deadline: float = math.inf  # of the task in `run()`: it does not shorten the job, only its pauses
+        self.start_within: float = math.inf
+        self.start_by: float = math.inf  # the end of `start_within`
+        self.timer: Timer | None = None
+        self.start_timer: Timer | None = None
+        self.submitted_at: float | None = None  # None: not measured
+        self.age_rank: float = 0.0  # submission time / ageing: the part of the rank that is not priority
+        self.delayed = False  # its delay is not over
+
+
+@final
+class Terms(Place):
+    """What a job has beyond function and arguments. Most jobs have none."""
+
+    __slots__ = ("gate", "name", "priority", "retry", "tags", "times", "user_key", "watched")
+
+    def __init__(self, retry: Retry | None) -> None:
+        super().__init__()
+        self.retry = retry
+        self.priority: float = 0.0
+        self.user_key: Hashable = None
         self.gate: Gate | None = None
         self.name: str | None = None
         self.tags: tuple[str, ...] = ()
-        self.submitted_at: float | None = None  # None: not sampled
-        self.delayed = False  # its delay is not over
-        self.start_within: float = math.inf
-        self.start_by: float = math.inf  # the end of `start_within`, on Trio's clock
-        self.start_timer: Timer | None = None
-        self.timer: Timer | None = None
+        self.times: Times | None = None
+        self.watched = False  # whether an attempt needs more than its function called
 
 
 class Sink(Protocol):
@@ -194,7 +199,7 @@ class JobHandle(Generic[T_co]):
     __slots__ = (
         "_args",
         "_attempts",
-        "_began_at",
+        "_began_at",  # of the first attempt; not set before
         "_context",
         "_engine",
         "_fn",
@@ -205,6 +210,7 @@ class JobHandle(Generic[T_co]):
         "seq",
     )
 
+    _began_at: float
     seq: int
     """The job's number in its queue, rising with submission. Negative once the job left the order without running."""
 
@@ -221,7 +227,6 @@ class JobHandle(Generic[T_co]):
         self._waiters: Sink | None = None
         self._terms: Terms | None = None
         self._attempts = 0
-        self._began_at: float | None = None
         self.seq = seq
 
     def __repr__(self) -> str:
@@ -257,6 +262,7 @@ class JobHandle(Generic[T_co]):
         return 0.0 if self._terms is None else self._terms.priority
 
     @priority.setter
+    @enable_ki_protection
     def priority(self, priority: float) -> None:
         self._engine.reprioritise(self, priority)
 
@@ -303,6 +309,7 @@ class JobHandle(Generic[T_co]):
             raise trio.WouldBlock
         return self._deliver()
 
+    @enable_ki_protection
     def cancel(self, reason: str = "") -> None:
         """Cancel the job, in whatever state it is. Returns at once; idempotent.
 
@@ -317,8 +324,21 @@ class JobHandle(Generic[T_co]):
     def make_terms(self) -> Terms:
         """Return the job's terms, made if need be."""
         if self._terms is None:
-            self._terms = Terms()
+            self._terms = Terms(self._engine.settings.retry)
         return self._terms
+
+    def make_times(self) -> Times:
+        """Return the job's times, made if need be."""
+        terms = self.make_terms()
+        if terms.times is None:
+            terms.times = Times(self._engine.attempt_timeout)
+            terms.watched = True
+        return terms.times
+
+    @property
+    def times(self) -> Times | None:
+        """The job's times, if it has any."""
+        return None if self._terms is None else self._terms.times
 
     @property
     def terms(self) -> Terms | None:

@@ -32,7 +32,7 @@ class _Seat:
 class Lanes:
     """Keeps a lane of the schedule shut while its gate is. The queue's own gate has the default lane, None."""
 
-    __slots__ = ("_alarm", "_dispatch", "_hooks", "_own", "_schedule", "_seats")
+    __slots__ = ("_alarm", "_closed", "_dispatch", "_hooks", "_own", "_schedule", "_seats")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Lanes:
         self._dispatch = dispatch
         self._hooks = hooks
         self._seats: dict[Gate, _Seat] = {}
+        self._closed = False
         self.enter(own)
 
     @property
@@ -74,18 +75,18 @@ class Lanes:
         """A job of this gate has ended."""
         seat = self._seats[gate]
         seat.jobs -= 1
-        if not seat.jobs:
+        if not seat.jobs and not self._closed:
             self._disarm(seat)
             gate.forget(self._changed)
             del self._seats[gate]
             self._schedule.forget(gate)
 
     def close(self) -> None:
-        """Stop listening, for ever."""
+        """Stop listening, for ever. Bodies may still clean up, and one of them may have gone first: its gate is told."""
+        self._closed = True
         for gate, seat in self._seats.items():
             self._disarm(seat)
             gate.forget(self._changed)
-        self._seats.clear()
 
     def passed(self, job: JobHandle[Any], gate: Gate, limit: float) -> None:
         """A job was taken out of its lane."""

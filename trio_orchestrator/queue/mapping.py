@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast, final, overload
 
 import outcome
@@ -92,8 +92,11 @@ async def map_all(
     await checkpoint()
     failures = Failures.RECORD if outcomes else Failures.FAIL_FAST
     handles: list[JobHandle[T]] = []
-    async with open_task_queue(concurrency=concurrency, failures=failures, **options) as queue:
-        async for item in each(items):
+    async with (
+        open_task_queue(concurrency=concurrency, failures=failures, **options) as queue,
+        aclosing(each(items)) as source,
+    ):
+        async for item in source:
             handles.append(await queue.submit(fn, item))
     if outcomes:
         return [outcome.capture(handle.result_nowait) for handle in handles]
@@ -101,10 +104,15 @@ async def map_all(
 
 
 async def each(items: Items[A]) -> AsyncGenerator[A, None]:
-    """Yield the items of a sync or async iterable."""
+    """Yield the items of a sync or async iterable. Closed, it closes an async generator, which nobody else could."""
     if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
+        source = aiter(items)
+        try:
+            async for item in source:
+                yield item
+        finally:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
     elif isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         for item in items:
             yield item

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -11,14 +12,11 @@ import trio
 from trio_orchestrator.algorithms.argument import above, at_least, count
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.gates import Gate
-from trio_orchestrator.queue.handle import JobOptions, Terms
+from trio_orchestrator.queue.handle import JobOptions, Terms, Times
 from trio_orchestrator.queue.statistics import SAMPLED
 
 if TYPE_CHECKING:
     from trio_orchestrator.queue.engine import Engine
-
-_KNOWN = frozenset(JobOptions.__annotations__)
-
 
 def check_function(fn: object) -> None:
     """Refuse what cannot be called, and say what to pass instead.
@@ -26,11 +24,12 @@ def check_function(fn: object) -> None:
     Raises:
         TypeError: It is a coroutine object, or not callable.
     """
+    if callable(fn):
+        return
     if inspect.iscoroutine(fn):
         fn.close()  # it will never be awaited, and need not warn about that
         raise TypeError("fn must be an async function, got a coroutine object: pass the function and its arguments")
-    if not callable(fn):
-        raise TypeError(f"fn must be an async function, got {fn!r}")
+    raise TypeError(f"fn must be an async function, got {fn!r}")
 
 
 def terms_of(engine: Engine, options: JobOptions) -> Terms | None:
@@ -40,18 +39,23 @@ def terms_of(engine: Engine, options: JobOptions) -> Terms | None:
         TypeError: An option has the wrong type or is unknown.
         ValueError: An option is out of range.
     """
+    settings = engine.settings
     sampled = engine.submitted % SAMPLED == 0
-    if not (options or sampled or engine.settings.needs_terms):
+    if not (options or sampled or settings.needs_terms):
         return None
-    terms = Terms()
-    now = terms.submitted_at = trio.current_time()
-    terms.retry = engine.settings.retry
-    if options:
-        _take_options(engine, terms, options)
-    _set_times(engine, terms, options, now)
-    if engine.settings.ageing < math.inf:
-        terms.age_rank = now / engine.settings.ageing
-    terms.rank = terms.age_rank - terms.priority
+    terms = Terms(settings.retry)
+    for name, value in options.items():
+        take = _TAKE.get(name)
+        if take is None:
+            raise TypeError(f"{name} is no option of a job; pass arguments of the function by functools.partial")
+        take(engine, terms, value)
+    if settings.cooldown is not None:
+        _take_cooldown(engine, terms)
+    if sampled or settings.needs_terms or terms.times is not None:
+        _set_times(engine, terms, trio.current_time())
+        terms.watched = True
+    if terms.priority:
+        terms.rank -= terms.priority
     return terms
 
 
@@ -64,49 +68,115 @@ def start_of(options: JobOptions) -> float:
     return at_least("start_at", options.get("start_at", -math.inf), -math.inf)
 
 
-def _take_options(engine: Engine, terms: Terms, options: JobOptions) -> None:
-    unknown = options.keys() - _KNOWN
-    if unknown:
-        raise TypeError(f"{min(unknown)} is no option of a job; pass arguments of the function by functools.partial")
-    terms.priority = at_least("priority", options.get("priority", 0.0), -math.inf, finite=True)
-    terms.weight = _weight(engine, options.get("weight", 1))
-    if "retry" in options:
-        terms.retry = _instance("retry", options["retry"], Retry)
-    if "name" in options:
-        terms.name = _instance("name", options["name"], str)
-    terms.tags = _tags(options.get("tags", ()))
-    _take_key(engine, terms, options)
+def _times(terms: Terms) -> Times:
+    if terms.times is None:
+        terms.times = Times(math.inf)
+    return terms.times
 
 
-def _take_key(engine: Engine, terms: Terms, options: JobOptions) -> None:
-    key = options.get("key")
+def _set_times(engine: Engine, terms: Terms, now: float) -> None:
+    settings, retry, times = engine.settings, terms.retry, _times(terms)
+    times.submitted_at = now
+    times.attempt_timeout = min(times.attempt_timeout, settings.attempt_timeout)
+    times.timeout = min(times.timeout, settings.timeout)
+    times.start_within = min(times.start_within, settings.start_within)
+    if retry is not None:
+        times.attempt_timeout = min(times.attempt_timeout, retry.attempt_timeout)
+        times.timeout = min(times.timeout, retry.timeout)
+    times.deadline = now + times.timeout
+    times.start_by = now + times.start_within
+    if settings.ageing < math.inf:
+        terms.rank = times.age_rank = now / settings.ageing
+
+
+def _take_priority(_: Engine, terms: Terms, priority: object) -> None:
+    if type(priority) is int:  # the usual case, before the thorough one
+        terms.priority = priority
+    else:
+        terms.priority = at_least("priority", priority, -math.inf, finite=True)
+
+
+def _take_key(engine: Engine, terms: Terms, key: Hashable) -> None:
     try:
         hash(key)
     except TypeError:
         raise TypeError(f"key must be hashable, got {key!r}") from None
+    terms.user_key = key
     if engine.settings.per_key < math.inf:
         terms.key = key
-    gate = None if options.get("gate") is None else _instance("gate", options["gate"], Gate)
-    if gate is None and engine.settings.cooldown is not None:
-        gate = engine.settings.cooldown.gate(key)
-    terms.gate = terms.lane = gate if gate is not engine.own_gate else None
 
 
-def _set_times(engine: Engine, terms: Terms, options: JobOptions, now: float) -> None:
-    settings, retry = engine.settings, terms.retry
-    terms.attempt_timeout = min(
-        settings.attempt_timeout,
-        above("attempt_timeout", options.get("attempt_timeout", math.inf), 0),
-        retry.attempt_timeout if retry is not None else math.inf,
-    )
-    terms.timeout = min(
-        settings.timeout,
-        above("timeout", options.get("timeout", math.inf), 0),
-        retry.timeout if retry is not None else math.inf,
-    )
-    terms.deadline = now + terms.timeout
-    terms.start_within = min(settings.start_within, above("start_within", options.get("start_within", math.inf), 0))
-    terms.start_by = now + terms.start_within
+def _take_gate(engine: Engine, terms: Terms, gate: object) -> None:
+    if not isinstance(gate, Gate):
+        raise TypeError(f"gate must be a Gate, got {gate!r}")
+    _set_gate(engine, terms, gate)
+
+
+def _take_cooldown(engine: Engine, terms: Terms) -> None:
+    """A job that names no gate has that of its key."""
+    if terms.gate is None and terms.user_key is not None and engine.settings.cooldown is not None:
+        _set_gate(engine, terms, engine.settings.cooldown.gate(terms.user_key))
+
+
+def _set_gate(engine: Engine, terms: Terms, gate: Gate) -> None:
+    if gate is not engine.own_gate:
+        terms.gate = terms.lane = gate
+        terms.watched = True
+
+
+def _take_weight(engine: Engine, terms: Terms, weight: object) -> None:
+    terms.weight = _weight(engine, weight)
+
+
+def _take_retry(_: Engine, terms: Terms, retry: object) -> None:
+    if retry is not None and not isinstance(retry, Retry):
+        raise TypeError(f"retry must be a Retry or None, got {retry!r}")
+    terms.retry = retry
+    _times(terms)
+
+
+def _take_attempt_timeout(_: Engine, terms: Terms, seconds: object) -> None:
+    _times(terms).attempt_timeout = above("attempt_timeout", seconds, 0)
+
+
+def _take_timeout(_: Engine, terms: Terms, seconds: object) -> None:
+    _times(terms).timeout = above("timeout", seconds, 0)
+
+
+def _take_start_within(_: Engine, terms: Terms, seconds: object) -> None:
+    _times(terms).start_within = above("start_within", seconds, 0)
+
+
+def _take_name(_: Engine, terms: Terms, name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, got {name!r}")
+    terms.name = name
+    terms.watched = True
+
+
+def _take_tags(_: Engine, terms: Terms, tags: object) -> None:
+    terms.tags = _tags(tags)
+
+
+def _take_later(_: Engine, terms: Terms, __: object) -> None:
+    """`delay` and `start_at` are `start_of`'s."""
+    _times(terms)
+
+
+_TAKE: dict[str, Callable[[Engine, Terms, Any], None]] = {
+    "attempt_timeout": _take_attempt_timeout,
+    "delay": _take_later,
+    "gate": _take_gate,
+    "key": _take_key,
+    "name": _take_name,
+    "priority": _take_priority,
+    "retry": _take_retry,
+    "start_at": _take_later,
+    "start_within": _take_start_within,
+    "tags": _take_tags,
+    "timeout": _take_timeout,
+    "weight": _take_weight,
+}
 
 
 def _weight(engine: Engine, weight: object) -> int:
@@ -125,9 +195,3 @@ def _tags(tags: object) -> tuple[str, ...]:
     if not all(isinstance(tag, str) for tag in found):
         raise TypeError(f"tags must be an iterable of str, got {tags!r}")
     return found
-
-
-def _instance(name: str, value: Any, kind: type[Any]) -> Any:
-    if not (isinstance(value, kind) or (value is None and kind is Retry)):
-        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")
-    return value

@@ -107,16 +107,17 @@ def _may_be_dropped(job: JobHandle[Any]) -> bool:
 class Oldest:
     """First submitted, first dropped."""
 
-    __slots__ = ("_jobs",)
+    __slots__ = ("_jobs", "_limit")
 
     def __init__(self) -> None:
         self._jobs: deque[JobHandle[Any]] = deque()
+        self._limit = _TOO_FEW_TO_COMPACT
 
     def add(self, job: JobHandle[Any]) -> None:
-        jobs = self._jobs
-        while jobs and not _may_be_dropped(jobs[0]):
-            jobs.popleft()
-        jobs.append(job)
+        if len(self._jobs) >= self._limit:
+            self._jobs = deque(filter(_may_be_dropped, self._jobs))
+            self._limit = max(_TOO_FEW_TO_COMPACT, 2 * len(self._jobs))
+        self._jobs.append(job)
 
     def take(self, newcomer: JobHandle[Any]) -> JobHandle[Any] | None:
         while self._jobs:

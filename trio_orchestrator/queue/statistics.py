@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 from trio_orchestrator.algorithms.sketch import Quantiles, Sketch
 
 if TYPE_CHECKING:
-    from trio_orchestrator.queue.handle import Terms
+    from trio_orchestrator.queue.handle import Terms, Times
 
 SAMPLED = 16
 """Waits and run times are measured for one job in so many, and for every job that has a time-out."""
@@ -81,10 +81,10 @@ class Record:
         self.drops: Counter[str] = Counter()
         self.by_tag: dict[str, Counter[str]] = {}
 
-    def started(self, terms: Terms, now: float) -> None:
+    def started(self, times: Times, now: float) -> None:
         """A measured job starts for the first time."""
-        if terms.submitted_at is not None:
-            self.waits.add(now - terms.submitted_at)
+        if times.submitted_at is not None:
+            self.waits.add(now - times.submitted_at)
 
     def tagged(self, terms: Terms, what: str) -> None:
         """Something happened to a job with tags."""

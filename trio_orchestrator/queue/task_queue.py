@@ -107,10 +107,14 @@ class TaskQueue:
             job = self.submit_nowait(fn, *args, **options)
         except trio.WouldBlock:
             job, start_at = self._prepare(fn, args, options)
-            await self._engine.door.wait(job, start_at)
+            await self._wait_at_door(job, start_at)
             return job
         await cancel_shielded_checkpoint()
         return job
+
+    async def _wait_at_door(self, job: JobHandle[Any], start_at: float) -> None:
+        self._engine.calm = False  # from now on each start has to look at the door
+        await self._engine.door.wait(job, start_at)
 
     async def run(
         self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
@@ -123,17 +127,27 @@ class TaskQueue:
         Raises:
             Exception: As `submit` and `JobHandle.wait`.
         """
-        job = await self.submit(fn, *args, **options)
-        if self._engine.retry_of(job) is not None and not job.done:
-            job.make_terms().caller_deadline = trio.current_effective_deadline()
+        await checkpoint_if_cancelled()
+        try:
+            job = self.submit_nowait(fn, *args, **options)
+            self._keep_callers_deadline(job)
+        except trio.WouldBlock:
+            job, start_at = self._prepare(fn, args, options)
+            self._keep_callers_deadline(job)
+            await self._wait_at_door(job, start_at)
         try:
             return await job.wait()
-        except trio.Cancelled:
+        except BaseException:
             if not job.done:
                 job.cancel("the caller of run() was cancelled")
+            if not job.done:
                 with trio.CancelScope(shield=True):
                     await job.ended()
             raise
+
+    def _keep_callers_deadline(self, job: JobHandle[Any]) -> None:
+        if self._engine.retry_of(job) is not None:
+            job.make_times().caller_deadline = trio.current_effective_deadline()
 
     async def submit_sync(
         self,
@@ -159,7 +173,7 @@ class TaskQueue:
         engine = self._engine
         job, start_at = self._prepare(fn, args, options)
         engine.check_open()
-        if not engine.has_room() and not self._make_room(job):
+        if not (len(engine.schedule.fifo) < engine.room or engine.has_room() or self._make_room(job)):
             engine.drop(job, "the queue was full")
         else:
             engine.admit(job, start_at)
@@ -172,7 +186,7 @@ class TaskQueue:
         lone = len(args) == 1 and type(args[0]) is not tuple
         job: JobHandle[T] = JobHandle(self._engine, fn, args[0] if lone else args, copy_context(), -1)
         job._terms = terms_of(self._engine, options)
-        return job, start_of(options)
+        return job, start_of(options) if job._terms is not None and job._terms.times is not None else -math.inf
 
     def _make_room(self, job: JobHandle[Any]) -> bool:
         """Do what the overflow policy says for one more job; return False if the newcomer has to go itself."""
@@ -239,6 +253,7 @@ class TaskQueue:
         return self._engine.slots.limit
 
     @concurrency.setter
+    @enable_ki_protection
     def concurrency(self, concurrency: int | float) -> None:
         engine = self._engine
         if not engine.slots.private:
@@ -286,13 +301,13 @@ class TaskQueue:
         if engine.waiting + engine.scheduled < bound:
             await checkpoint()
             return
-        if not (engine.closed or engine.leaving):
-            await engine.wait_below(bound)
-            if engine.waiting + engine.scheduled < bound or not (engine.closed or engine.leaving):
-                return
-        await checkpoint()
+        if engine.closed or engine.leaving:
+            await checkpoint()
+        elif await engine.wait_below(bound):
+            return
         raise trio.ClosedResourceError(f"the queue {self.name!r} was closed: {engine.reason}")
 
+    @enable_ki_protection
     async def close(self, *, grace: float = 0.0) -> list[JobHandle[Any]]:
         """Refuse submissions, from jobs too; end what has not started as cancelled; give running jobs `grace` seconds.
 
@@ -351,6 +366,8 @@ async def _open_queue(settings: Settings, progress: bool | Progress) -> AsyncGen
         if note is not None:
             error.add_note(note)
         raise
+    finally:
+        engine.lanes.close()
     group = engine.ledger.group(settings.name)
     if group is not None:
         raise group

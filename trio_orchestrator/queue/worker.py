@@ -11,6 +11,7 @@ The only file that knows scopes and `Task.context`. What makes reuse safe:
 from __future__ import annotations
 
 import math
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast, final
 
 import trio
@@ -25,7 +26,7 @@ from trio.lowlevel import (
 
 from trio_orchestrator.block import Verdict, current_verdict
 from trio_orchestrator.queue.body import LEADING_FRAMES, call_unprotected
-from trio_orchestrator.queue.handle import SUCCEEDED, JobHandle
+from trio_orchestrator.queue.handle import RUNNING, SUCCEEDED, JobHandle
 from trio_orchestrator.queue.leaks import is_clean
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Worker:
         "_engine",
         "armed",
         "began_at",
+        "exhaustions",
         "extra",
         "forbidden",
         "in_body",
@@ -58,16 +60,17 @@ class Worker:
         "verdict",
     )
 
-    def __init__(self, engine: Engine, job: JobHandle[Any] | None, token: object) -> None:
+    def __init__(self, engine: Engine, job: JobHandle[Any] | None) -> None:
         self._engine = engine
         self.job = job
-        self.token = token
-        self.extra: list[object] = []  # the further tokens of a heavy job
+        self.token: object = None  # its slot, while it has one
+        self.extra: list[object] | None = None  # the further tokens of a heavy job
         self.in_line = job is None  # stands in the limiter's line, on behalf of the queue
         self.in_body = False
         self.reason: str | None = None  # the job was cancelled, and this is why
         self.forbidden = False  # cancelled after its time-out had fired: no further attempt
         self.began_at = -math.inf  # the present attempt, if it is measured
+        self.exhaustions = 0  # `EXHAUSTIONS.count` when the attempt started: older marks say nothing about it
         self.last: object = None  # the failure of the job's attempt before this one
         self.armed = _NEVER  # the deadline the scope has; left there until another one is needed
         self.left_open: Exception | None = None  # what to say of a body that left a scope or a nursery open
@@ -134,7 +137,8 @@ class Worker:
             if self.reason is not None:
                 engine.cancelled(job, self, self.reason)
             else:
-                plain = engine.plain and job._terms is None and self.armed == _NEVER
+                terms = job._terms
+                plain = engine.plain and self.armed == _NEVER and (terms is None or not terms.watched)
                 if not plain and not self._arm(job, scope):
                     return
                 job._attempts += 1
@@ -156,7 +160,9 @@ class Worker:
                     if not is_clean(task, scope):
                         self.left_open = _leak(job)
                         return
-                    if plain:
+                    if plain and terms is not None:
+                        engine.succeeded_plainly(job, terms, result)
+                    elif plain:
                         engine.succeeded += 1
                         job._state, job._outcome = SUCCEEDED, result
                         job._context = job._args = None
@@ -171,7 +177,11 @@ class Worker:
             self.reason = None
             if engine.calm and fifo and limiter.total_tokens == engine.seen_limit:
                 self.job = job = fifo.popleft()
-                task.context = engine.begin(job, self)
+                if engine.plain and job._terms is None:
+                    job._state, job._outcome = RUNNING, self
+                    task.context = cast("Context", job._context)
+                else:
+                    task.context = engine.begin(job, self)
             else:
                 self.job = job = self._take_next(task)
             if job is not None:
@@ -179,12 +189,15 @@ class Worker:
             elif self.armed == _NEVER and not spent and await self._wait_for_job(task):
                 job = self.job
             if spent:
+                self.forbidden = False
                 return
 
     def _take_next(self, task: Task) -> JobHandle[Any] | None:
         self.job = job = self._engine.next(self)
         if job is not None:
             task.context = self._engine.begin(job, self)
+        if self._engine.held:
+            self._engine.let_go()
         return job
 
     async def _wait_for_job(self, task: Task) -> bool:
@@ -192,10 +205,12 @@ class Worker:
         engine = self._engine
         while self.job is None:
             if self.in_line:
-                await engine.slots.limiter.acquire_on_behalf_of(self.token)
+                token = object()
+                await engine.slots.limiter.acquire_on_behalf_of(token)
                 self.in_line = False
-                engine.granted(self)
+                engine.granted(self, token)
                 if self._take_next(task) is not None:
+                    engine.dispatch()  # the limiter woke one of us, but there may be more tokens
                     await cancel_shielded_checkpoint()
                 continue
             if not engine.park(self):
