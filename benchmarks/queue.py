@@ -170,7 +170,7 @@ def sleeping(quick: bool) -> Race:
 def retrying(quick: bool) -> Race:
     """A retry, due 20 000 times a second: in groups of 100 at one instant, or each at its own."""
     run = partial(
-        child, "queue_retries", n=5_000 if quick else 20_000, concurrency=100, lead=0.5 if quick else 1.0, spacing=50e-6
+        child, "queue_retries", n=5_000 if quick else 20_000, concurrency=20, lead=0.5 if quick else 1.0, spacing=50e-6
     )
     contenders = {
         "checkpoint": child("checkpoints", n=50_000),

@@ -8,7 +8,8 @@ It starts `harvest_server.py` (a real HTTP server in a process of its own), read
 characters), posts every row, and writes the receipts to `harvest-results.jsonl`. The table at the end is no opinion of
 this program: it is drawn from `harvest-ledger.jsonl`, where the *server* wrote down every attempt that reached it.
 
-Ctrl-C stops the reading and lets the running jobs finish; the next run goes on. A second Ctrl-C ends at once.
+Ctrl-C stops the submitting and lets the running jobs finish; the next run goes on from there, and starts a new harvest
+only when this one is complete. A second Ctrl-C ends at once.
 
 What is promised: attempts are at-least-once, because an answer that was lost on its way cannot be told from a request
 that never arrived. The effect is exactly-once because the server knows an item again by its code. The results have each
@@ -29,7 +30,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from itertools import islice
 from pathlib import Path
 
@@ -49,7 +50,7 @@ Push = Callable[[Item], Awaitable[None]]
 # ------------------------------------------------------------------------------------------------ the thirty lines
 
 
-def patient(causes: Counter[str]) -> Retry:
+def retry_policy(causes: Counter[str]) -> Retry:
     """Return how one item is retried; every retry is counted by its cause."""
 
     def count(event: RetryScheduled) -> None:
@@ -73,7 +74,7 @@ async def harvest(items: list[Item], push: Push, retry: Retry, *, concurrency: i
         async with open_task_queue(
             concurrency=concurrency,
             retry=retry,
-            cooldown=Cooldown(ramp=0.2),  # the Retry-After of one job holds back all of them
+            cooldown=Cooldown(ramp=0.2),  # the Retry-After of one job holds back the others
             failures=Failures.RECORD,  # what fails for good is no reason to stop: the verdict counts it as lost
             progress=True,
             name="harvest",
@@ -174,7 +175,9 @@ async def run(options: argparse.Namespace) -> int:
     results, ledger = options.state / f"{name}-results.jsonl", options.state / f"{name}-ledger.jsonl"
     items = read_items(options.input, options.items)
     if options.fresh or options.naive or not unfinished(items, results):
-        forget(results, *[ledger] * (options.url is None))
+        results.unlink(missing_ok=True)
+        if options.url is None:
+            ledger.unlink(missing_ok=True)
     started_at = trio.current_time()
     causes: Counter[str] = Counter()
     complete = await push_all(unfinished(items, results), results, ledger, causes, options)
@@ -193,15 +196,22 @@ async def push_all(
 ) -> bool:
     """Push the items, with or without the queue; return False if Ctrl-C kept us from it."""
     async with open_service(ledger, options) as url:
-        if options.naive:
-            await harvest_naively(items, url, Journal(results), causes, options.seconds)
-            return True
-        # The queue is the limit, and attempt_timeout covers all that may hang. httpx looks at every idle connection
-        # for every request, so keeping few is cheaper than keeping all.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
-            push = pusher(client, Journal(results))
-            return await harvest(items, push, patient(causes), concurrency=options.concurrency, grace=options.grace)
+        with closing(Journal(results)) as journal:
+            if options.naive:
+                await harvest_naively(items, url, journal, causes, options.seconds)
+                return True
+            async with open_client(url) as client:
+                push, retry = pusher(client, journal), retry_policy(causes)
+                return await harvest(items, push, retry, concurrency=options.concurrency, grace=options.grace)
+
+
+def open_client(url: str) -> httpx.AsyncClient:
+    """Return a client that leaves limits to the queue and time-outs to `attempt_timeout`.
+
+    httpx looks at every idle connection for every request, so that keeping few is cheaper than keeping all.
+    """
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+    return httpx.AsyncClient(base_url=url, timeout=None, limits=limits)
 
 
 def read_items(path: Path, count: int) -> list[Item]:
@@ -212,11 +222,6 @@ def read_items(path: Path, count: int) -> list[Item]:
 def unfinished(items: list[Item], results: Path) -> list[Item]:
     done = {line["code"] for line in read(results)}
     return [item for item in items if item["code"] not in done]
-
-
-def forget(*files: Path) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
 
 
 @asynccontextmanager
@@ -237,6 +242,8 @@ async def open_service(ledger: Path, options: argparse.Namespace) -> AsyncIterat
     assert process.stdout is not None
     try:
         url = (await process.stdout.receive_some()).decode().strip()
+        if not url:
+            raise SystemExit("the server did not start")
         print(f"server {url}, process {process.pid}")
         yield url
     finally:

@@ -13,16 +13,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, TypeAlias, cast, final
 
 import trio
 
 from trio_orchestrator.abc import Instrument
 
 _logger = logging.getLogger("trio_orchestrator")
+
+Closing: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
 
 
 @final
@@ -32,7 +34,7 @@ class Block:
     __slots__ = ("_body", "failure", "nursery")
 
     def __init__(self, nursery: trio.Nursery, body: trio.CancelScope) -> None:
-        self.nursery = nursery
+        self.nursery: trio.Nursery = nursery
         self._body = body
         self.failure: BaseException | None = None
 
@@ -48,7 +50,7 @@ class Block:
 
 
 async def _open_block(
-    closing: Callable[[BaseException | None], Awaitable[None]],
+    closing: Closing,
 ) -> AsyncGenerator[Block, None]:
     error: BaseException | None = None
     block: Block | None = None
@@ -73,7 +75,7 @@ async def _open_block(
         raise_untouched(error)
 
 
-open_block = asynccontextmanager(_open_block)
+open_block: Callable[[Closing], AbstractAsyncContextManager[Block]] = asynccontextmanager(_open_block)
 """Open a nursery beside a block: `async with open_block(closing) as block:`.
 
 `closing(error)` runs when the block has left, with what it raised; it waits for, or cancels, what runs in
@@ -85,7 +87,7 @@ def _verdict(
     group: BaseExceptionGroup[BaseException], error: BaseException | None, failure: BaseException | None
 ) -> BaseException | None:
     """Choose what comes out when tasks beside the block (or the wait for them) raised `group`."""
-    rest = group.split(trio.Cancelled)[1]
+    rest = cast("BaseExceptionGroup[BaseException] | None", without_cancelled(group))
     if rest is None:  # cancelled from outside, while the block ran or closed
         return error if error is not None else _first_leaf(group)
     fatal = rest.split(Exception)[1]
@@ -105,8 +107,15 @@ def _failure_first(failure: BaseException, error: BaseException | None) -> BaseE
 
 def _first_leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
+
+
+def without_cancelled(error: BaseException) -> BaseException | None:
+    """Return what is left of `error` without `trio.Cancelled`: itself, a smaller group, or None."""
+    if isinstance(error, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
+    return None if isinstance(error, trio.Cancelled) else error
 
 
 def raise_untouched(error: BaseException) -> NoReturn:
@@ -182,7 +191,7 @@ class TimeoutScope:
 
     def __init__(self, deadline: float = math.inf) -> None:
         self._scope = trio.CancelScope(deadline=deadline)
-        self.timed_out = False
+        self.timed_out: bool = False
 
     def __enter__(self) -> TimeoutScope:
         self._verdict = Verdict(current_verdict.get())

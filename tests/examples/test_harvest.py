@@ -165,6 +165,14 @@ def test_a_finished_harvest_is_followed_by_a_new_one(tmp_path: Path) -> None:
         assert len(ledger) == 10
 
 
+def test_a_server_that_runs_already_is_used_and_left_alone(tmp_path: Path) -> None:
+    with serving(tmp_path / "harvest-ledger.jsonl") as (process, client):
+        run = run_harvest(tmp_path, "--items=10", f"--url={client.base_url}")
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert process.poll() is None
+    check_books(tmp_path, 10, limit=40)
+
+
 def test_without_the_queue_items_are_lost(tmp_path: Path) -> None:
     run = run_harvest(tmp_path, "--naive", "--items=300", "--rate=100", "--seconds=6")
     assert run.returncode == 0, run.stdout + run.stderr

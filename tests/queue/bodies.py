@@ -87,7 +87,7 @@ def assert_over(queue: TaskQueue, handles: Iterable[JobHandle[Any]], bodies: Bod
     assert states == Counter(ended), (states, s)
     engine = queue._engine
     assert not (engine.workers or engine.parked or engine._blocked or engine._below or engine.door)
-    assert not len(engine.alarm)
+    assert not engine.alarm.clear_jobs()
     if bodies is not None:
         assert bodies.running == 0
         assert bodies.started == sum(handle.attempts for handle in handles)

@@ -47,7 +47,7 @@ async def test_strict_priorities_starve_without_ageing() -> None:
     async with open_task_queue(concurrency=1) as queue:
         queue.pause()
         queue.submit_nowait(line.work, "low")
-        await trio.sleep(1e6)
+        await trio.sleep(80_000)
         queue.submit_nowait(line.work, "high", priority=1e-9)
         queue.resume()
     assert line.names == ["high", "low"]
@@ -251,9 +251,10 @@ async def test_the_limit_may_be_zero_or_grow_while_it_collects() -> None:
         await trio.sleep(8.5)
         assert queue.limiter.borrowed_tokens == 0
         queue.concurrency = 2
+        await wait_all_tasks_blocked()
         queue.concurrency = 4
-    assert [event for event in line.events if event[1] != "heavy"] == [(11, "a"), (11, "b")] or line.names[0] == "heavy"
-    assert line.times("heavy") == [10]
+    # it was content with both slots that there were, and then there were two more
+    assert sorted(line.events) == [(10, "a"), (10, "b"), (10, "heavy")]
 
 
 @virtual

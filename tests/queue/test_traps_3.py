@@ -324,6 +324,7 @@ def test_t10_a_ring_of_full_queues_can_be_cancelled(seed: int) -> None:
                     await queues[n].submit(send, 1 - n)
                 await trio.sleep(1)
                 assert [queue.statistics().at_the_door for queue in queues] == [1, 1]
+                await trio.sleep_forever()
         assert scope.cancelled_caught
         for queue in queues:
             assert_law(queue.statistics())

@@ -83,6 +83,16 @@ def test_the_autojump_is_called_when_every_task_is_blocked_and_jumps_to_the_next
     assert idle_at == [0.0, 3.0], f"MockClock._autojump is not called when every task is blocked any more: {USED}"
 
 
+def test_the_child_nurseries_of_a_task() -> None:
+    async def main() -> None:
+        task = trio.lowlevel.current_task()
+        assert getattr(task, "_child_nurseries", None) == [], f"Task._child_nurseries is no list any more: {USED}"
+        async with trio.open_nursery() as nursery:
+            assert getattr(task, "_child_nurseries", None) == [nursery], "queue/leaks.py uses it to find an open nursery"
+
+    trio.run(main)
+
+
 def test_the_cancel_status_of_a_task() -> None:
     async def main() -> None:
         task = trio.lowlevel.current_task()

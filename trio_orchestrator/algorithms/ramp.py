@@ -18,8 +18,8 @@ class Ramp:
     __slots__ = ("seconds", "start")
 
     def __init__(self, start: float, seconds: float) -> None:
-        self.start = start
-        self.seconds = seconds
+        self.start: float = start
+        self.seconds: float = seconds
 
     def allowed(self, limit: float, now: float) -> float:
         """Return how many may be out at `now`."""

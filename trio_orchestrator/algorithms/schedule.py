@@ -30,10 +30,10 @@ class Place:
         self.rank: float = 0.0
         self.key: Hashable = None
         self.lane: Hashable = None
-        self.weight = 1
-        self.heaped = False
+        self.weight: int = 1
+        self.heaped: bool = False
         """Whether the item has been put into a heap: a copy of it left in the deque is then a tombstone."""
-        self.holds = False
+        self.holds: bool = False
         """Whether the item holds a unit of its key."""
 
 

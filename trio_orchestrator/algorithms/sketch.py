@@ -36,7 +36,7 @@ class Sketch:
 
     def __init__(self) -> None:
         self._buckets: dict[int, int] = {}
-        self.count = 0
+        self.count: int = 0
 
     def add(self, seconds: float) -> None:
         """Count one duration, >= 0."""

@@ -16,6 +16,7 @@ from trio.lowlevel import enable_ki_protection
 from trio_orchestrator.queue.handle import JobHandle
 
 _TOO_FEW_TO_COMPACT = 64
+_LAST = 1 << 62  # behind the number of any job
 
 
 @final
@@ -36,7 +37,7 @@ class Alarm:
 
     def __init__(self, on_due: Callable[[list[JobHandle[Any]]], None]) -> None:
         self._on_due = on_due
-        # (due, tie, what): jobs tie by their place in the order, timers go before them
+        # (due, tie, what): jobs tie by their place in the order, timers go before them, or last
         self._heap: list[tuple[float, int, JobHandle[Any] | Timer]] = []
         self._scope: trio.CancelScope | None = None
         self._timers = 0
@@ -45,11 +46,14 @@ class Alarm:
     def __len__(self) -> int:
         return len(self._heap) - self._dead
 
-    def call_at(self, due: float, action: Callable[[], None]) -> Timer:
-        """Have `action()` called at `due`, on Trio's clock; at once (but not before this returns) if that is past."""
+    def call_at(self, due: float, action: Callable[[], None], *, last: bool = False) -> Timer:
+        """Have `action()` called at `due`, on Trio's clock; at once (but not before this returns) if that is past.
+
+        With `last`, after everything else of that time: what it starts goes behind the jobs that are due then.
+        """
         self._timers -= 1
         timer = Timer(action)
-        self._add(due, self._timers, timer)
+        self._add(due, _LAST - self._timers if last else self._timers, timer)
         return timer
 
     def cancel(self, timer: Timer) -> None:

@@ -48,7 +48,7 @@ class Dispatch(ABC):
         self.schedule: Schedule[JobHandle[Any]] = Schedule(settings.per_key)
         self.alarm = Alarm(self.restore_due)
         self.own_gate = settings.cooldown.gate() if settings.cooldown is not None else Gate(settings.name, rng=settings.rng)
-        self.lanes = Lanes(self.own_gate, self.schedule, self.alarm, self.dispatch, hooks.of("gate_opened"))
+        self.lanes = Lanes(self.own_gate, self.schedule, self.alarm, self._gate_changed, hooks.of("gate_opened"))
         self.home = copy_context()
         self.block: Block | None = None
 
@@ -120,6 +120,11 @@ class Dispatch(ABC):
 
     # ------------------------------------------------------------------------------------------ what is next
 
+    def _gate_changed(self, shut: bool) -> None:
+        self.quiet = self.calm = False
+        if not shut:
+            self.dispatch()
+
     def dispatch(self) -> None:
         """Start what may start."""
         if self.quiet:
@@ -158,7 +163,8 @@ class Dispatch(ABC):
                     self.let_in()
                 return job
             if self.unobserved:
-                return self._starve(worker)
+                self._starve(worker)
+                return None
         self.running -= 1
         self._take_back(worker)
         job = self._pick()
@@ -221,11 +227,13 @@ class Dispatch(ABC):
             slots.give(reserve.pop())
         self.hungry = False
         if self.paused or self.closed or not self._ramp_allows():
-            return self._pick_nothing()
+            self._give_reserve_back()
+            return None
         head = self.schedule.peek()
         if head is None:
             self.hungry = True
-            return self._pick_nothing()
+            self._give_reserve_back()
+            return None
         need = 1 if head._terms is None else self._need(head._terms)
         while len(reserve) < need:
             token = slots.take()
@@ -237,7 +245,7 @@ class Dispatch(ABC):
         self._passed_heavy = 0
         return self._take(self.schedule.pop(), need)
 
-    def _pick_nothing(self) -> None:
+    def _give_reserve_back(self) -> None:
         while self._reserve:
             self.slots.give(self._reserve.pop())
 
@@ -350,7 +358,7 @@ class Dispatch(ABC):
             self.running -= 1
             self.held = False
             self._take_back(worker)
-            self._pick_nothing()
+            self._give_reserve_back()
             self._settle()
 
     def _end_ramp(self) -> None:

@@ -15,12 +15,12 @@ from typing import Any, final
 import trio
 from trio.lowlevel import enable_ki_protection
 
-from trio_orchestrator.abc import GateShut, JobFinished, QueueDropped
+from trio_orchestrator.abc import GateShut, GaveUp, JobFinished, QueueDropped, RetryScheduled
 from trio_orchestrator.algorithms.argument import at_least
 from trio_orchestrator.block import Block, Hooks, emit
 from trio_orchestrator.errors import JobTimeoutError, RejectedError
 from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp
-from trio_orchestrator.policies.retry import NO_RESULT, Retry
+from trio_orchestrator.policies.retry import NO_RESULT, Decision, Retry
 from trio_orchestrator.queue.body import LEADING_FRAMES, Refused, call_protected, call_unprotected
 from trio_orchestrator.queue.dispatch import Dispatch
 from trio_orchestrator.queue.failures import Failures, Ledger
@@ -59,6 +59,8 @@ class Engine(Dispatch):
         self._on_finished = hooks.of("job_finished")
         self._on_dropped = hooks.of("queue_dropped")
         self._on_gate_shut = hooks.of("gate_shut")
+        self._on_retry = hooks.of("retry_scheduled")
+        self._on_gave_up = hooks.of("gave_up")
         self.on_limit_changed = hooks.of("limit_changed")
         by_retry = settings.retry.attempt_timeout if settings.retry is not None else math.inf
         self.attempt_timeout = min(settings.attempt_timeout, by_retry)
@@ -260,7 +262,8 @@ class Engine(Dispatch):
 
     def returned(self, job: JobHandle[Any], worker: Worker, result: object) -> None:
         """A body returned."""
-        self._attempt_over(job, worker, success=True)
+        if job._terms is not None or not self.quiet:
+            self._attempt_over(job, worker, success=True)
         retry = self.retry_of(job)
         if retry is not None and retry.on_result is not None:
             try:
@@ -362,11 +365,26 @@ class Engine(Dispatch):
             return self._fail(job, exc)
         if decision.wish and self.settings.cooldown is not None:
             self._shut(self.gate_of(job), decision.wish, error)
+        if self._on_retry or self._on_gave_up:
+            self._report_decision(job, retry, decision, now)
         if decision.delay is None or self._has_no_future(worker):
             if error is None:
                 return self._succeed(job, result)
             return self._fail(job, decision.error if isinstance(decision.error, Exception) else error)
         return self._schedule_retry(job, decision.delay, now, error)
+
+    def _report_decision(self, job: JobHandle[Any], retry: Retry, decision: Decision, now: float) -> None:
+        """Tell the queue's instruments what the retry tells its own; one that listens to both hears it once."""
+        self.held, self.quiet, self.calm = True, False, False
+        elapsed = now - job._began_at
+        if decision.delay is None:
+            hooks = [hook for hook in self._on_gave_up if hook not in retry.gave_up_hooks]
+            gave_up = GaveUp(job.name, job._attempts, retry.attempts, elapsed, decision.reason, decision.error)
+            self._report(hooks, gave_up)
+        else:
+            hooks = [hook for hook in self._on_retry if hook not in retry.scheduled_hooks]
+            event = RetryScheduled(job.name, job._attempts, retry.attempts, decision.delay, elapsed, decision.error)
+            self._report(hooks, event)
 
     def _schedule_retry(self, job: JobHandle[Any], delay: float, now: float, error: Exception | None) -> None:
         self.retries += 1

@@ -29,9 +29,9 @@ class Ledger:
     __slots__ = ("_kept", "count", "failures")
 
     def __init__(self, failures: Failures) -> None:
-        self.failures = failures
+        self.failures: Failures = failures
         self._kept: dict[JobHandle[Any], Exception] = {}
-        self.count = 0
+        self.count: int = 0
 
     def add(self, job: JobHandle[Any], error: Exception) -> None:
         """A job failed. If somebody waits for it, `seen` follows when they have been told."""

@@ -39,7 +39,7 @@ class Gate:
     def __init__(self, name: str = "gate", *, ramp: float = 0.0, rng: RandomSource | None = None) -> None:
         if not 0 <= ramp < math.inf:
             raise ValueError(f"ramp must be finite and >= 0, got {ramp}")
-        self.name = name
+        self.name: str = name
         self._ramp = ramp
         self._rng: RandomSource = rng if rng is not None else CHANCE
         self._until = -math.inf  # shut before this time
@@ -121,6 +121,7 @@ class Gate:
         """Count a job that passes at `now`, where at most `limit` may run at once."""
         if self._probing:
             self._until = math.inf  # until its outcome is known
+            self._tell()
         elif self._reopening is not None:
             self._passed += 1
             self._pace(self._reopening, limit, now)
@@ -135,6 +136,7 @@ class Gate:
             step = ramp.next_step(limit, now)
             width = ramp.seconds / limit if 0 < limit < math.inf else 0.0
             self._step = step + width * self._rng.random()
+            self._tell()
 
     async def wait_open(self, *, limit: float = 10) -> None:
         """Wait until one call may pass, and count it: for code that calls the same server outside a queue.
@@ -162,7 +164,7 @@ class Gate:
     # ------------------------------------------------------------------------------------------- listening
 
     def listen(self, listener: Callable[[Gate], None]) -> None:
-        """Have `listener(gate)` called whenever the gate is shut, or opened before its time. Sync."""
+        """Have `listener(gate)` called whenever the gate is shut, by a passing job too, or opened before its time."""
         self._listeners.append(listener)
 
     def forget(self, listener: Callable[[Gate], None]) -> None:

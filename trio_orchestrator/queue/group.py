@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, final
 
 import trio
@@ -170,5 +170,5 @@ async def _open_group(queue: TaskQueue, failures: Failures) -> AsyncGenerator[Jo
         raise_untouched(error)
 
 
-open_group = asynccontextmanager(_open_group)
+open_group: Callable[[TaskQueue, Failures], AbstractAsyncContextManager[JobGroup]] = asynccontextmanager(_open_group)
 """Open a group of jobs; see `TaskQueue.group`."""

@@ -112,7 +112,7 @@ class Times:
         self.start_timer: Timer | None = None
         self.submitted_at: float | None = None  # None: not measured
         self.age_rank: float = 0.0  # submission time / ageing: the part of the rank that is not priority
-        self.delayed = False  # its delay is not over
+        self.delayed: bool = False  # its delay is not over
 
 
 @final
@@ -130,7 +130,7 @@ class Terms(Place):
         self.name: str | None = None
         self.tags: tuple[str, ...] = ()
         self.times: Times | None = None
-        self.watched = False  # whether an attempt needs more than its function called
+        self.watched: bool = False  # whether an attempt needs more than its function called
 
 
 class Sink(Protocol):
@@ -149,7 +149,7 @@ class Waiters(list[Task]):
 
     def __init__(self, sink: Sink | None) -> None:
         super().__init__()
-        self.sink = sink
+        self.sink: Sink | None = sink
 
     def settle(self, job: JobHandle[Any], /) -> None:
         for task in self:
@@ -176,8 +176,8 @@ class Failure:
     __slots__ = ("error", "traceback")
 
     def __init__(self, error: BaseException, traceback: TracebackType | None) -> None:
-        self.error = error
-        self.traceback = traceback
+        self.error: BaseException = error
+        self.traceback: TracebackType | None = traceback
 
     def deliver(self) -> None:
         """Raise the exception as it first came out, however often; its `__context__` stays as it is."""

@@ -32,20 +32,20 @@ class _Seat:
 class Lanes:
     """Keeps a lane of the schedule shut while its gate is. The queue's own gate has the default lane, None."""
 
-    __slots__ = ("_alarm", "_closed", "_dispatch", "_hooks", "_own", "_schedule", "_seats")
+    __slots__ = ("_alarm", "_closed", "_hooks", "_own", "_schedule", "_seats", "_tell")
 
     def __init__(
         self,
         own: Gate,
         schedule: Schedule[JobHandle[Any]],
         alarm: Alarm,
-        dispatch: Callable[[], None],
+        tell: Callable[[bool], None],
         hooks: list[Callable[[Any], None]],
     ) -> None:
         self._own = own
         self._schedule = schedule
         self._alarm = alarm
-        self._dispatch = dispatch
+        self._tell = tell  # whether a gate that changed is shut now
         self._hooks = hooks
         self._seats: dict[Gate, _Seat] = {}
         self._closed = False
@@ -113,8 +113,9 @@ class Lanes:
         return gate.refused(retry_after)
 
     def _changed(self, gate: Gate) -> None:
-        self._refresh(gate, self._seats[gate])
-        self._dispatch()
+        seat = self._seats[gate]
+        self._refresh(gate, seat)
+        self._tell(seat.shut)
 
     def _refresh(self, gate: Gate, seat: _Seat) -> None:
         now = trio.current_time()
@@ -125,7 +126,7 @@ class Lanes:
             seat.shut = True
             self._schedule.shut(lane)
             if opens_at < float("inf"):
-                seat.timer = self._alarm.call_at(opens_at, lambda: self._changed(gate))
+                seat.timer = self._alarm.call_at(opens_at, lambda: self._changed(gate), last=True)
         else:
             self._schedule.open(lane)
             if seat.shut and self._hooks:

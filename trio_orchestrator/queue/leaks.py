@@ -7,4 +7,4 @@ import trio
 
 def is_clean(task: trio.lowlevel.Task, scope: trio.CancelScope) -> bool:
     """Whether `scope` is the innermost cancel scope of `task`, and no nursery of it is open."""
-    return task._cancel_status is scope._cancel_status and not task.child_nurseries  # type: ignore[attr-defined]
+    return task._cancel_status is scope._cancel_status and not task._child_nurseries

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -189,9 +189,8 @@ def _weight(engine: Engine, weight: object) -> int:
 
 
 def _tags(tags: object) -> tuple[str, ...]:
-    if isinstance(tags, str) or not hasattr(tags, "__iter__"):
-        raise TypeError(f"tags must be an iterable of str, got {tags!r}")
-    found = tuple(tags)
-    if not all(isinstance(tag, str) for tag in found):
-        raise TypeError(f"tags must be an iterable of str, got {tags!r}")
-    return found
+    if not isinstance(tags, str) and isinstance(tags, Iterable):
+        found = tuple(cast("Iterable[object]", tags))
+        if all(isinstance(tag, str) for tag in found):
+            return cast("tuple[str, ...]", found)
+    raise TypeError(f"tags must be an iterable of str, got {tags!r}")

@@ -38,9 +38,9 @@ class Guest:
     __slots__ = ("error", "job", "start_at", "task")
 
     def __init__(self, job: JobHandle[Any], start_at: float, task: Task) -> None:
-        self.job = job
-        self.start_at = start_at
-        self.task = task
+        self.job: JobHandle[Any] = job
+        self.start_at: float = start_at
+        self.task: Task = task
         self.error: BaseException | None = None
 
 

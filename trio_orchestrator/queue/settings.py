@@ -11,7 +11,7 @@ from typing import final
 import trio
 
 from trio_orchestrator.abc import Instrument, Policy, RandomSource
-from trio_orchestrator.algorithms.argument import above, at_least, count
+from trio_orchestrator.algorithms.argument import above, count
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
@@ -111,8 +111,7 @@ def checked(
         ("per_key_order", per_key_order, (KeyOrder,)),
         ("name", name, (str,)),
     ):
-        if not isinstance(value, kinds):
-            raise TypeError(f"{parameter} must be a {kinds[0].__name__}, got {value!r}")
+        _check_kind(parameter, value, kinds)
     limit = slots if limiter is None else limiter.total_tokens
     return Settings(
         concurrency=slots,
@@ -134,3 +133,8 @@ def checked(
         instruments=tuple(instruments),
         rng=rng,
     )
+
+
+def _check_kind(parameter: str, value: object, kinds: tuple[type[object], ...]) -> None:
+    if not isinstance(value, kinds):
+        raise TypeError(f"{parameter} must be a {kinds[0].__name__}, got {value!r}")

@@ -15,8 +15,8 @@ class Slots:
     __slots__ = ("limiter", "private")
 
     def __init__(self, limiter: trio.CapacityLimiter | None, concurrency: float) -> None:
-        self.private = limiter is None
-        self.limiter = trio.CapacityLimiter(concurrency) if limiter is None else limiter
+        self.private: bool = limiter is None
+        self.limiter: trio.CapacityLimiter = trio.CapacityLimiter(concurrency) if limiter is None else limiter
 
     @property
     def limit(self) -> int | float:

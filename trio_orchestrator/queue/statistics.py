@@ -75,9 +75,9 @@ class Record:
     __slots__ = ("by_tag", "drops", "opened_at", "runs", "waits")
 
     def __init__(self, opened_at: float) -> None:
-        self.opened_at = opened_at
-        self.waits = Sketch()
-        self.runs = Sketch()
+        self.opened_at: float = opened_at
+        self.waits: Sketch = Sketch()
+        self.runs: Sketch = Sketch()
         self.drops: Counter[str] = Counter()
         self.by_tag: dict[str, Counter[str]] = {}
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, final
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast, final
 
 import trio
 from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, enable_ki_protection
@@ -77,12 +77,12 @@ class TaskQueue:
         engine = self._engine
         fifo = engine.schedule.fifo
         seq = engine.submitted
-        if options or len(fifo) >= engine.room or not callable(fn) or not seq % SAMPLED:
-            return self._submit(fn, args, options)
+        given: tuple[Any, ...] = args
+        if options or len(fifo) >= engine.room or not seq % SAMPLED or not callable(cast("object", fn)):
+            return self._submit(fn, given, options)
         engine.submitted = seq + 1
-        job = JobHandle(
-            engine, fn, args[0] if len(args) == 1 and type(args[0]) is not tuple else args, copy_context(), seq
-        )
+        packed: object = given[0] if len(given) == 1 and type(given[0]) is not tuple else given
+        job = JobHandle(engine, fn, packed, copy_context(), seq)
         fifo.append(job)
         if engine.hungry:
             engine.dispatch()
@@ -183,8 +183,8 @@ class TaskQueue:
         self, fn: Callable[[Unpack[Ts]], Awaitable[T]], args: tuple[Any, ...], options: JobOptions
     ) -> tuple[JobHandle[T], float]:
         check_function(fn)
-        lone = len(args) == 1 and type(args[0]) is not tuple
-        job: JobHandle[T] = JobHandle(self._engine, fn, args[0] if lone else args, copy_context(), -1)
+        packed: object = args[0] if len(args) == 1 and type(args[0]) is not tuple else args
+        job: JobHandle[T] = JobHandle(self._engine, fn, packed, copy_context(), -1)
         job._terms = terms_of(self._engine, options)
         return job, start_of(options) if job._terms is not None and job._terms.times is not None else -math.inf
 
@@ -239,7 +239,7 @@ class TaskQueue:
         Those who wait for these jobs get a `JobDroppedError(reason)`, or `reason` itself if it is an exception. Running
         jobs go on. Legal in every state; idempotent.
         """
-        if not isinstance(reason, (str, Exception)):
+        if not isinstance(cast("object", reason), (str, Exception)):
             raise TypeError(f"reason must be a str or an Exception, got {reason!r}")
         return self._engine.clear(reason)
 

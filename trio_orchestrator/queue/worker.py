@@ -24,7 +24,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from trio_orchestrator.block import Verdict, current_verdict
+from trio_orchestrator.block import Verdict, current_verdict, without_cancelled
 from trio_orchestrator.queue.body import LEADING_FRAMES, call_unprotected
 from trio_orchestrator.queue.handle import RUNNING, SUCCEEDED, JobHandle
 from trio_orchestrator.queue.leaks import is_clean
@@ -62,21 +62,21 @@ class Worker:
 
     def __init__(self, engine: Engine, job: JobHandle[Any] | None) -> None:
         self._engine = engine
-        self.job = job
+        self.job: JobHandle[Any] | None = job
         self.token: object = None  # its slot, while it has one
         self.extra: list[object] | None = None  # the further tokens of a heavy job
-        self.in_line = job is None  # stands in the limiter's line, on behalf of the queue
-        self.in_body = False
+        self.in_line: bool = job is None  # stands in the limiter's line, on behalf of the queue
+        self.in_body: bool = False
         self.reason: str | None = None  # the job was cancelled, and this is why
-        self.forbidden = False  # cancelled after its time-out had fired: no further attempt
-        self.began_at = -math.inf  # the present attempt, if it is measured
-        self.exhaustions = 0  # `EXHAUSTIONS.count` when the attempt started: older marks say nothing about it
+        self.forbidden: bool = False  # cancelled after its time-out had fired: no further attempt
+        self.began_at: float = -math.inf  # the present attempt, if it is measured
+        self.exhaustions: int = 0  # `EXHAUSTIONS.count` when the attempt started: older marks say nothing about it
         self.last: object = None  # the failure of the job's attempt before this one
-        self.armed = _NEVER  # the deadline the scope has; left there until another one is needed
+        self.armed: float = _NEVER  # the deadline the scope has; left there until another one is needed
         self.left_open: Exception | None = None  # what to say of a body that left a scope or a nursery open
         self.verdict: Verdict | None = None
-        self.served = 0  # jobs with this token, if the limiter is shared
-        self.since = -math.inf  # when it was taken
+        self.served: int = 0  # jobs with this token, if the limiter is shared
+        self.since: float = -math.inf  # when it was taken
         self.scope: trio.CancelScope | None = None
         self.task: Task | None = None
 
@@ -250,15 +250,15 @@ class Worker:
         self.in_body = False
         engine, job = self._engine, cast("JobHandle[Any]", self.job)
         self._disarm(timed_out=error is None and self.reason is None)
-        if isinstance(error, BaseExceptionGroup):
-            error = error.split(trio.Cancelled)[1] or error
+        if error is not None:
+            error = without_cancelled(error) or error
         if error is None and self.reason is not None:
             engine.cancelled(job, self, self.reason)
         elif error is None:
             engine.attempt_timed_out(job, self)
         elif isinstance(error, Exception):
             engine.attempt_failed(job, self, error)
-        elif not _is_cancellation(error):
+        elif without_cancelled(error) is not None:
             engine.broke(job, self, error)
         elif _cancelled_from_outside():
             engine.abort("the queue was cancelled")
@@ -288,12 +288,6 @@ class Worker:
         self.reason, self.forbidden = None, False
         if self._take_next(task) is not None:
             await cancel_shielded_checkpoint()
-
-
-def _is_cancellation(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)[1] is None
-    return isinstance(error, trio.Cancelled)
 
 
 def _cancelled_from_outside() -> bool:
