@@ -92,8 +92,8 @@ def _short(number: float | None) -> float | None:
 def alternate(contenders: Mapping[str, Callable[[], T]], rounds: int, *, seed: int = 1) -> dict[str, list[T]]:
     """Run every contender once a round, each round in a new random order, and return the readings by name.
 
-    A contender that raises `AbsentError` or `ImportError` is left out of the result. In-process contenders warm up by
-    themselves, or by one call of each before.
+    A contender that raises `AbsentError` or `ModuleNotFoundError` is left out of the result. In-process contenders
+    warm up by themselves, or by one call of each before.
 
     Args:
         contenders: Name to callable; what it returns is one reading.
@@ -107,7 +107,7 @@ def alternate(contenders: Mapping[str, Callable[[], T]], rounds: int, *, seed: i
         for name in tuple(present):
             try:
                 readings[name].append(contenders[name]())
-            except (AbsentError, ImportError):
+            except (AbsentError, ModuleNotFoundError):
                 present.remove(name)
                 del readings[name]
     return readings
@@ -141,12 +141,17 @@ ABSENT = 42
 """The exit code of a child that misses a package."""
 
 
-def command(*words: str) -> Callable[[], Reading]:
-    """Return a callable that runs a command whose last line of output is one JSON object of numbers."""
+def command(*words: str, **environment: str) -> Callable[[], Reading]:
+    """Return a callable that runs a command whose last line of output is one JSON object of numbers.
+
+    Args:
+        words: The command.
+        environment: Variables that it gets on top of ours.
+    """
 
     def run() -> Reading:
         try:
-            done = subprocess.run(words, capture_output=True, text=True, cwd=HERE.parent, env=_environment())
+            done = subprocess.run(words, capture_output=True, text=True, cwd=HERE.parent, env=_quiet() | environment)
         except FileNotFoundError as error:
             raise AbsentError(words[0]) from error
         if done.returncode == ABSENT:
@@ -158,7 +163,7 @@ def command(*words: str) -> Callable[[], Reading]:
     return run
 
 
-def _environment() -> dict[str, str]:
-    """Return ours without what would change the children's figures."""
-    changes_speed = ("PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONMALLOC", "COVERAGE_PROCESS_START")
-    return {key: value for key, value in os.environ.items() if key not in changes_speed}
+def _quiet() -> dict[str, str]:
+    """Return our environment without what would change the children's figures."""
+    loud = ("PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONMALLOC", "PYTHONDONTWRITEBYTECODE", "COVERAGE_PROCESS_START")
+    return {key: value for key, value in os.environ.items() if key not in loud}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -212,12 +213,13 @@ def million(quick: bool) -> Race:
 
 
 def importing(quick: bool, wanted: Collection[str]) -> Iterator[Figure]:
-    """What the library adds to Trio, in fresh interpreters; the first one only writes the byte code."""
+    """What the library adds to Trio, in fresh interpreters; the first one only writes byte code."""
     if not {"import_cpu", "import_memory"} & set(wanted):
         return
-    run = command(sys.executable, "-m", "benchmarks.importing")
-    run()
-    readings = alternate({"import": run}, 3 if quick else 7)["import"]
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as bytecode:
+        run = command(sys.executable, "-m", "benchmarks.importing", PYTHONPYCACHEPREFIX=bytecode)
+        run()
+        readings = alternate({"import": run}, 3 if quick else 7)["import"]
     ours, trio = ([reading[key] for reading in readings] for key in ("ours", "trio"))
     if "import_cpu" in wanted:
         yield judged("import_cpu", median(ours), median_ratio(ours, trio))

@@ -14,4 +14,3 @@ CHANCE = Random()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=CHANCE.seed)
-

@@ -101,7 +101,18 @@ class Schedule(Generic[Item]):
     `fifo.popleft()` is a pop.
     """
 
-    __slots__ = ("_buried", "_default", "_heaped", "_keys", "_lanes", "_leveled", "_per_key", "_ready", "_rotten", "fifo")
+    __slots__ = (
+        "_buried",
+        "_default",
+        "_heaped",
+        "_keys",
+        "_lanes",
+        "_leveled",
+        "_per_key",
+        "_ready",
+        "_rotten",
+        "fifo",
+    )
 
     def __init__(self, per_key: float) -> None:
         self.fifo: deque[Item] = deque()

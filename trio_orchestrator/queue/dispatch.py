@@ -47,7 +47,9 @@ class Dispatch(ABC):
         self.slots = Slots(settings.limiter, settings.concurrency)
         self.schedule: Schedule[JobHandle[Any]] = Schedule(settings.per_key)
         self.alarm = Alarm(self.restore_due)
-        self.own_gate = settings.cooldown.gate() if settings.cooldown is not None else Gate(settings.name, rng=settings.rng)
+        self.own_gate = (
+            settings.cooldown.gate() if settings.cooldown is not None else Gate(settings.name, rng=settings.rng)
+        )
         self.lanes = Lanes(self.own_gate, self.schedule, self.alarm, self._gate_changed, hooks.of("gate_opened"))
         self.home = copy_context()
         self.block: Block | None = None
@@ -371,7 +373,17 @@ class Dispatch(ABC):
         """After anything that was not quiet: see who can be told, and how much there is to ask from here on."""
         self.tell()
         self.seen_limit = self.slots.limit
-        self.quiet = self._ramp is None and self.lanes.open and not (
-            self.paused or self.closed or self._reserve or self.heavy or self.watched or self.held or self.slots.in_debt
+        self.quiet = (
+            self._ramp is None
+            and self.lanes.open
+            and not (
+                self.paused
+                or self.closed
+                or self._reserve
+                or self.heavy
+                or self.watched
+                or self.held
+                or self.slots.in_debt
+            )
         )
         self.calm = self.quiet and self.slots.private and self.schedule.plain and not self.door

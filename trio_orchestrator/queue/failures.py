@@ -54,7 +54,9 @@ class Ledger:
         for job in self._kept:
             if isinstance(job._outcome, Failure):
                 job._outcome.error.with_traceback(job._outcome.traceback)
-        group = ExceptionGroup(f"{self.count} jobs of {name!r} failed, and nobody waited for them", [*self._kept.values()])
+        group = ExceptionGroup(
+            f"{self.count} jobs of {name!r} failed, and nobody waited for them", [*self._kept.values()]
+        )
         if self.count > len(self._kept):
             group.add_note(f"(the first {len(self._kept)} are shown)")
         return group

@@ -34,7 +34,18 @@ class Gate:
         rng: The source of jitter. Default: the library's.
     """
 
-    __slots__ = ("_listeners", "_passed", "_probing", "_ramp", "_refusals", "_reopening", "_rng", "_step", "_until", "name")
+    __slots__ = (
+        "_listeners",
+        "_passed",
+        "_probing",
+        "_ramp",
+        "_refusals",
+        "_reopening",
+        "_rng",
+        "_step",
+        "_until",
+        "name",
+    )
 
     def __init__(self, name: str = "gate", *, ramp: float = 0.0, rng: RandomSource | None = None) -> None:
         if not 0 <= ramp < math.inf:

@@ -18,6 +18,7 @@ from trio_orchestrator.queue.statistics import SAMPLED
 if TYPE_CHECKING:
     from trio_orchestrator.queue.engine import Engine
 
+
 def check_function(fn: object) -> None:
     """Refuse what cannot be called, and say what to pass instead.
 
@@ -184,7 +185,9 @@ def _weight(engine: Engine, weight: object) -> int:
     if number == math.inf:
         raise ValueError("weight must be finite, got inf")
     if number > 1 and not engine.slots.private:
-        raise ValueError(f"weight must be 1 in a queue with limiter=, got {weight}: two heavy jobs could wait for each other")
+        raise ValueError(
+            f"weight must be 1 in a queue with limiter=, got {weight}: two heavy jobs could wait for each other"
+        )
     return int(number)
 
 

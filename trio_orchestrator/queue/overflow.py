@@ -177,5 +177,3 @@ def victims_for(overflow: Overflow) -> Victims | None:
     if overflow is Overflow.DROP_LOWEST:
         return Lowest()
     return Newest() if overflow is Overflow.DROP_NEWEST else None
-
-

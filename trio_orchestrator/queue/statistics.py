@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, final
+
+import trio
 
 from trio_orchestrator.algorithms.sketch import Quantiles, Sketch
 
 if TYPE_CHECKING:
+    from trio_orchestrator.queue.engine import Engine
     from trio_orchestrator.queue.handle import Terms, Times
 
 SAMPLED = 16
@@ -90,3 +94,43 @@ class Record:
         """Something happened to a job with tags."""
         for tag in terms.tags:
             self.by_tag.setdefault(tag, Counter())[what] += 1
+
+
+def snapshot(engine: Engine) -> QueueStatistics:
+    """Return what a queue shows of itself now."""
+    record, now = engine.record, trio.current_time()
+    ended = engine.succeeded + engine.failed + engine.cancelled_jobs + engine.dropped
+    return QueueStatistics(
+        name=engine.settings.name,
+        submitted=engine.submitted - engine.renumbered,
+        waiting=engine.waiting,
+        running=engine.running,
+        retry_scheduled=engine.scheduled,
+        succeeded=engine.succeeded,
+        failed=engine.failed,
+        cancelled=engine.cancelled_jobs,
+        dropped=engine.dropped,
+        limit=engine.slots.limit,
+        paused=engine.paused,
+        idle=engine.idle,
+        at_the_door=len(engine.door),
+        overdue=sum(worker.overdue for worker in engine.workers.values()),
+        retries=engine.retries,
+        refusals=engine.refusals,
+        over_admitted=engine.over_admitted,
+        gate_shut_for=engine.lanes.shut_for,
+        oldest_wait=_oldest_wait(engine, now),
+        waits=record.waits.quantiles(SAMPLED),
+        runs=record.runs.quantiles(SAMPLED),
+        throughput=ended / (now - record.opened_at) if now > record.opened_at else 0.0,
+        drops_by_reason=dict(record.drops),
+        by_tag={tag: dict(counts) for tag, counts in record.by_tag.items()},
+    )
+
+
+def _oldest_wait(engine: Engine, now: float) -> float:
+    head = engine.schedule.head()  # sweeps the deque
+    first = islice(engine.schedule.fifo, SAMPLED)  # one of them was measured, if all came the same way
+    measured = [job.times for job in first] + ([] if head is None else [head.times])
+    times = [found.submitted_at for found in measured if found is not None and found.submitted_at is not None]
+    return max(0.0, now - min(times)) if times else 0.0

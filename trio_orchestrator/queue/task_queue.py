@@ -26,7 +26,7 @@ from trio_orchestrator.queue.options import check_function, start_of, terms_of
 from trio_orchestrator.queue.overflow import Overflow
 from trio_orchestrator.queue.settings import KeyOrder, Settings, checked
 from trio_orchestrator.queue.slots import check_concurrency
-from trio_orchestrator.queue.statistics import SAMPLED, QueueStatistics
+from trio_orchestrator.queue.statistics import SAMPLED, QueueStatistics, snapshot
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -343,7 +343,7 @@ class TaskQueue:
 
     def statistics(self) -> QueueStatistics:
         """Return a snapshot of counts and times. Sync; cheap, but not free: O(running jobs)."""
-        return self._engine.statistics()
+        return snapshot(self._engine)
 
 
 async def _in_thread(fn: Callable[..., T], args: tuple[Any, ...], limiter: trio.CapacityLimiter | None) -> T:
@@ -358,7 +358,7 @@ async def _open_queue(settings: Settings, progress: bool | Progress) -> AsyncGen
             if progress is not False:
                 from trio_orchestrator.observe.progress import progress_task
 
-                task = progress_task(progress, engine.statistics, name=settings.name, total=None)
+                task = progress_task(progress, partial(snapshot, engine), name=settings.name, total=None)
                 block.nursery.start_soon(task, name=f"progress of {settings.name}")
             yield TaskQueue(engine)
     except BaseException as error:
@@ -456,4 +456,3 @@ def open_task_queue(
         rng=rng,
     )
     return _opened(settings, progress)
-

@@ -304,5 +304,4 @@ def _stray(error: BaseException) -> RuntimeError:
     return stray
 
 
-
 LEADING_FRAMES.update({Worker._serve_jobs.__code__, Worker._serve_in_scope.__code__})
