@@ -39,8 +39,16 @@ import trio
 from harvest_verdict import judge, show
 from journal import Journal, read
 
-from trio_orchestrator import Cooldown, Failures, FullJitter, Retry, http_retry_after, http_transient, open_task_queue
-from trio_orchestrator.abc import RetryScheduled
+from trio_orchestrator import (
+    Cooldown,
+    Failures,
+    FullJitter,
+    Retry,
+    RetryScheduled,
+    http_retry_after,
+    http_transient,
+    open_task_queue,
+)
 
 HERE = Path(__file__).parent
 Item = dict[str, str]  # a row of the input: code and name
@@ -77,6 +85,7 @@ async def harvest(items: list[Item], push: Push, retry: Retry, *, concurrency: i
             cooldown=Cooldown(ramp=0.2),  # the Retry-After of one job holds back the others
             failures=Failures.RECORD,  # what fails for good is no reason to stop: the verdict counts it as lost
             progress=True,
+            expected=len(items),
             name="harvest",
         ) as queue:
             with submitting:

@@ -18,9 +18,8 @@ async def fetch(number: int) -> None:
 
 
 async def main() -> None:
-    backoff = FullJitter(base=0.2, cap=2)
-    retry = Retry(on=ConnectionError, attempts=10, backoff=backoff, instruments=[LogInstrument()])
-    async with open_task_queue(concurrency=3, retry=retry) as queue:
+    retry = Retry(on=ConnectionError, attempts=10, backoff=FullJitter(base=0.2, cap=2))
+    async with open_task_queue(concurrency=3, retry=retry, instruments=[LogInstrument()]) as queue:
         for number in range(10):
             await queue.submit(fetch, number)
     print("all done")  # leaving the block has waited for every job, retries included

@@ -1,4 +1,4 @@
-"""Structured concurrency under load, for Trio: run many fallible jobs without overloading, losing or leaving anything.
+"""Structured concurrency under load: many fallible jobs at once, nothing overloaded, lost or left behind.
 
 The house, from the bottom up (each room knows only those before it)::
 
@@ -10,8 +10,8 @@ The house, from the bottom up (each room knows only those before it)::
     queue            many calls: open_task_queue, map_all, open_map, gates
     testing          for your tests and ours: virtual time, schedules, cancellation everywhere
 
-Everything public is here, except `trio_orchestrator.testing` and the contracts in `trio_orchestrator.abc`. Names are resolved
-when they are first used, so that importing the package costs next to nothing.
+Everything public is here, except `trio_orchestrator.testing`. Names are resolved when they are first used, so that
+importing the package costs next to nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trio_orchestrator.abc import Backoff as Backoff
+    from trio_orchestrator.abc import Budget as Budget
+    from trio_orchestrator.abc import GateOpened as GateOpened
+    from trio_orchestrator.abc import GateShut as GateShut
+    from trio_orchestrator.abc import GaveUp as GaveUp
+    from trio_orchestrator.abc import Instrument as Instrument
+    from trio_orchestrator.abc import JobFinished as JobFinished
+    from trio_orchestrator.abc import LimitChanged as LimitChanged
+    from trio_orchestrator.abc import Policy as Policy
+    from trio_orchestrator.abc import QueueDropped as QueueDropped
+    from trio_orchestrator.abc import RetryScheduled as RetryScheduled
     from trio_orchestrator.algorithms.backoff import AdditiveJitter as AdditiveJitter
     from trio_orchestrator.algorithms.backoff import Constant as Constant
     from trio_orchestrator.algorithms.backoff import Custom as Custom
@@ -65,6 +76,10 @@ if TYPE_CHECKING:
     from trio_orchestrator.queue.task_queue import open_task_queue as open_task_queue
 
 _HOMES = {
+    "abc": (
+        "Backoff Budget GateOpened GateShut GaveUp Instrument JobFinished LimitChanged Policy QueueDropped"
+        " RetryScheduled"
+    ),
     "algorithms.backoff": (
         "AdditiveJitter Constant Custom DecorrelatedJitter EqualJitter Exponential Fibonacci FullJitter Linear"
     ),
@@ -92,7 +107,62 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __version__ = "0.1.0"
-__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "AdditiveJitter",
+    "Attempt",
+    "Backoff",
+    "Budget",
+    "Constant",
+    "Cooldown",
+    "Custom",
+    "DecorrelatedJitter",
+    "EqualJitter",
+    "Exponential",
+    "Failures",
+    "Fibonacci",
+    "FullJitter",
+    "Gate",
+    "GateOpened",
+    "GateShut",
+    "GaveUp",
+    "GiveUp",
+    "HttpRetryAfter",
+    "Instrument",
+    "JobCancelledError",
+    "JobDroppedError",
+    "JobError",
+    "JobFinished",
+    "JobGroup",
+    "JobHandle",
+    "JobOptions",
+    "JobState",
+    "JobTimeoutError",
+    "KeyOrder",
+    "LimitChanged",
+    "Linear",
+    "LogInstrument",
+    "MapOptions",
+    "MapOutcome",
+    "OrchestratorError",
+    "Overflow",
+    "Policy",
+    "Quantiles",
+    "QueueDropped",
+    "QueueFullError",
+    "QueueStatistics",
+    "Recorder",
+    "RejectedError",
+    "Retry",
+    "RetryScheduled",
+    "TaskQueue",
+    "Timeout",
+    "http_retry_after",
+    "http_transient",
+    "map_all",
+    "mark_permanent",
+    "open_map",
+    "open_task_queue",
+]
 
 
 def __getattr__(name: str) -> object:

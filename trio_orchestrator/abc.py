@@ -30,7 +30,7 @@ class Policy(ABC):
     __slots__ = ()
 
     @abstractmethod
-    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
         """Call `fn(*args)` under this policy and return its result.
 
         Has the checkpoints of `fn` and adds none of its own unless the policy waits. Cancelling it cancels `fn`.

@@ -3,8 +3,8 @@
 * `open_block`: tasks beside a block, whose inner nursery the user never sees. What the block raises comes out *bare*:
   the same object, in no group, with its `__context__` untouched.
 * `TimeoutScope` and `settle_later`: the verdict on a call that a time-out *of ours* ended from outside an inner policy.
-  The inner guard sees only `trio.Cancelled`, which might as well be somebody else's; it gives its permit back at once and
-  leaves the verdict to the scope, which knows when it closes.
+  The inner guard sees only `trio.Cancelled`, which might as well be somebody else's; it gives its permit back at once
+  and leaves the verdict to the scope, which knows when it closes.
 * `Hooks`: instruments that cost nothing unused.
 """
 

@@ -41,10 +41,10 @@ class Thing:
         self.place = place
 
     @property
-    def terms(self) -> Place | None:
+    def _terms(self) -> Place | None:
         return self.place
 
-    def make_terms(self) -> Place:
+    def _make_terms(self) -> Place:
         if self.place is None:
             self.place = Place()
         return self.place
@@ -207,7 +207,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     def reprioritise(self, data: st.DataObject, rank: float) -> None:
         entry = self.waiting(data)
         entry.rank, entry.seq = rank, self.seq()
-        self.schedule.reprioritise(entry.item, entry.item.make_terms(), rank, entry.seq)
+        self.schedule.reprioritise(entry.item, entry.item._make_terms(), rank, entry.seq)
 
     @rule(lane=LANES)
     def shut(self, lane: Hashable) -> None:
@@ -320,7 +320,7 @@ def test_the_head_stays_when_the_one_behind_it_goes() -> None:
         schedule.push(thing(seq, weight=weight))
 
     def light(item: Thing) -> bool:
-        return item.make_terms().weight == 1
+        return item._make_terms().weight == 1
 
     assert schedule.pop_behind(light) is not None
     assert schedule.pop_behind(light) is None
@@ -372,7 +372,7 @@ def test_memory_of_changed_ranks_comes_back(make: Callable[[int], Thing]) -> Non
     seq = 100
     for change in range(100):
         for item in items:
-            schedule.reprioritise(item, item.make_terms(), float(-change), seq)
+            schedule.reprioritise(item, item._make_terms(), float(-change), seq)
             seq += 1
     referrers = sum(isinstance(one, tuple) for item in items[:10] for one in gc.get_referrers(item))
     assert referrers <= 10 * 5  # entries of heaps: three for each item in the mean, not a hundred

@@ -59,7 +59,9 @@ class Model:
     # ------------------------------------------------------------------------------ reported by the bodies
 
     def enter(self, job: int) -> None:
-        assert job in self.submitted and job not in self.fate, f"{job} runs although it has ended or was never submitted"
+        assert job in self.submitted and job not in self.fate, (
+            f"{job} runs although it has ended or was never submitted"
+        )
         assert job not in self.inside, f"{job} runs twice at once"
         assert not self.paused, f"{job} starts while the queue is paused"
         assert not self.closed, f"{job} starts although the queue is closed"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 import trio
+import trio.lowlevel
 
 from tests.queue.bodies import Bodies, assert_law, assert_over
 from trio_orchestrator import Failures, JobHandle, JobState, TaskQueue, open_task_queue
@@ -149,7 +150,7 @@ def test_t08_tokens_that_come_and_go_from_outside_are_noticed(seed: int, shared:
             await trio.sleep(15)
             assert bodies.times[4:] == [52, 62]
             tokens.total_tokens = 3
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         assert bodies.times[6:] == [67, 67, 72]
         assert bodies.peak == 4
         assert_no_tokens(tokens)
@@ -190,7 +191,10 @@ def test_t09_a_queue_that_never_runs_dry_starves_no_other(seed: int, seconds: fl
         limiter = trio.CapacityLimiter(1)
         bodies = Bodies()
         over = False
-        async with open_task_queue(limiter=limiter, name="greedy") as greedy, open_task_queue(limiter=limiter) as modest:
+        async with (
+            open_task_queue(limiter=limiter, name="greedy") as greedy,
+            open_task_queue(limiter=limiter) as modest,
+        ):
 
             async def again() -> None:
                 with bodies.inside("greedy"):
@@ -247,7 +251,7 @@ def test_t09_a_queue_in_the_line_that_has_no_use_for_a_token_leaves_it(seed: int
 
         async with trio.open_nursery() as nursery, open_task_queue(limiter=limiter) as queue:
             handles = [queue.submit_nowait(bodies.sleep, 2, "this") for _ in range(3)]
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
             nursery.start_soon(other)
             await trio.sleep(10)  # if the other sat on the token, these would not be done
             assert bodies.labels == ["this"] * 3

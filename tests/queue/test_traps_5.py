@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, TypeVarTuple, final
 
 import pytest
 import trio
@@ -28,6 +28,9 @@ from trio_orchestrator.testing import SchedulerPasses, run_virtual
 
 schedules = pytest.mark.parametrize("seed", range(8))
 HOUR = 3600.0
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 Act = Callable[[TaskQueue, list[JobHandle[Any]], Bodies], object]
 
@@ -339,7 +342,7 @@ class _Refusing(Policy):
         self.refusal = RejectedError(retry_after=retry_after)
         self.refused = 0
 
-    async def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+    async def call(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         self.refused += 1
         raise self.refusal
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from tests.queue.bodies import Bodies, assert_law, assert_over
 from trio_orchestrator import (
     Failures,
+    JobGroup,
     JobHandle,
     JobState,
     Retry,
@@ -57,7 +59,7 @@ def test_t19_idle_is_not_between_a_job_and_its_successor(seed: int, how: str) ->
 
         async with trio.open_nursery() as nursery, open_task_queue(concurrency=2, retry=retry) as queue:
             await queue.submit(link, 5)
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
             for _ in range(3):
                 nursery.start_soon(wait)
         assert idle_at == [(bodies.started, bodies.returned)] * 3
@@ -140,7 +142,7 @@ def test_t20_a_failure_while_the_block_raises_is_named_in_a_note(seed: int) -> N
                 finally:
                     raise own
         assert caught.value is own
-        assert any("_Error(\"a job's\")" in note for note in own.__notes__), own.__notes__
+        assert any('_Error("a job\'s")' in note for note in own.__notes__), own.__notes__
         assert_over(queue, handles)
 
     run_virtual(main, seed=seed)
@@ -216,20 +218,11 @@ def test_t20_retries_come_before_the_end(seed: int) -> None:
 Opened = Callable[[], AbstractAsyncContextManager[object]]
 
 
-class _Group:
-    """A group of a queue, as one block."""
-
-    async def __aenter__(self) -> None:
-        self._queue = open_task_queue()
-        queue = await self._queue.__aenter__()
-        self._group = queue.group()
-        group = await self._group.__aenter__()
-        await group.submit(trio.sleep, 5)
-
-    async def __aexit__(self, *error: Any) -> bool | None:
-        swallowed = await self._group.__aexit__(*error)
-        await self._queue.__aexit__(None, None, None)
-        return swallowed
+@asynccontextmanager
+async def _group() -> AsyncGenerator[JobGroup, None]:
+    async with open_task_queue() as queue, queue.group() as mine:
+        await mine.submit(trio.sleep, 5)
+        yield mine
 
 
 async def _busy(_: int = 0) -> None:
@@ -244,7 +237,7 @@ BLOCKS: dict[str, Opened] = {
     "queue": open_task_queue,
     "fail-fast queue": lambda: open_task_queue(failures=Failures.FAIL_FAST),
     "shared queue": lambda: open_task_queue(limiter=trio.CapacityLimiter(2)),
-    "group": _Group,
+    "group": _group,
     "map": lambda: open_map(_busy, range(9)),
     "unordered map": lambda: open_map(_busy, range(9), ordered=False, buffer=3),
 }
@@ -265,7 +258,9 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 @pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("moment", ["at once", "while jobs run", "under a context"])
-def test_t21_what_the_block_raises_comes_out_as_it_is(block: Opened, make: Callable[[], BaseException], moment: str) -> None:
+def test_t21_what_the_block_raises_comes_out_as_it_is(
+    block: Opened, make: Callable[[], BaseException], moment: str
+) -> None:
     error, context = make(), OSError("its context")
 
     async def main() -> BaseException | None:

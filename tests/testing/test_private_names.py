@@ -88,7 +88,9 @@ def test_the_child_nurseries_of_a_task() -> None:
         task = trio.lowlevel.current_task()
         assert getattr(task, "_child_nurseries", None) == [], f"Task._child_nurseries is no list any more: {USED}"
         async with trio.open_nursery() as nursery:
-            assert getattr(task, "_child_nurseries", None) == [nursery], "queue/leaks.py uses it to find an open nursery"
+            assert getattr(task, "_child_nurseries", None) == [nursery], (
+                "queue/leaks.py uses it to find an open nursery"
+            )
 
     trio.run(main)
 

@@ -1,7 +1,7 @@
 """The one source of chance: jitter, never identity.
 
-A `Random` that Hypothesis seeds (`testing.plugin`, through an entry point) and that a forked child re-seeds. Whatever must be *unique*
-comes from `secrets` instead: seeded, a `Random` repeats.
+A `Random` that Hypothesis seeds (`testing.plugin`, through an entry point) and that a forked child re-seeds. Whatever
+must be *unique* comes from `secrets` instead: seeded, a `Random` repeats.
 """
 
 from __future__ import annotations

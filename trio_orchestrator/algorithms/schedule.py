@@ -1,12 +1,12 @@
 """Which job is next: FIFO among equals, priorities, limits per key, lanes that can be shut.
 
-A pure data structure: it knows no clock, no task and no state of a job. Ranks are numbers that the caller computes (lower
-goes first); the rank of an item never changes while it waits, which is how ageing costs nothing: `submitted / ageing -
-priority` orders a set of waiting jobs as `priority + waited / ageing` does, at every instant.
+A pure data structure: it knows no clock, no task and no state of a job. Ranks are numbers that the caller computes
+(lower goes first); the rank of an item never changes while it waits, which is how ageing costs nothing: `submitted /
+ageing - priority` orders a set of waiting jobs as `priority + waited / ageing` does, at every instant.
 
-Plain items (rank 0, no key, no lane) live in a deque, `fifo`. Others live in one deque for each rank while there are few
-ranks; what came out of order, or has an odd rank, in heaps of `(rank, seq, item)`. Removal leaves a tombstone behind,
-which is skipped when it surfaces and compacted away when tombstones outnumber the living.
+Plain items (rank 0, no key, no lane) live in a deque, `fifo`. Others live in one deque for each rank while there are
+few ranks; what came out of order, or has an odd rank, in heaps of `(rank, seq, item)`. Removal leaves a tombstone
+behind, which is skipped when it surfaces and compacted away when tombstones outnumber the living.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Schedulable(Protocol):
     seq: int
 
     @property
-    def terms(self) -> Place | None:
+    def _terms(self) -> Place | None:
         """What the item asks of the order, if anything."""
         ...
 
-    def make_terms(self) -> Place:
+    def _make_terms(self) -> Place:
         """Return the item's place, made if need be."""
         ...
 
@@ -149,7 +149,7 @@ class Schedule(Generic[Item]):
 
     def push(self, item: Item) -> None:
         """Add an item behind its equals."""
-        terms = item.terms
+        terms = item._terms
         if terms is None or self._is_plain(terms):
             self.fifo.append(item)
             return
@@ -167,7 +167,7 @@ class Schedule(Generic[Item]):
 
         Costs least if several items are restored from the last to the first.
         """
-        terms = item.terms
+        terms = item._terms
         if terms is None or not terms.heaped:
             lane = self._default if terms is None else self._lane(terms.lane)
             self._head(lane)  # sweep
@@ -178,11 +178,11 @@ class Schedule(Generic[Item]):
                 self._leveled += not plain
                 self._announce(lane)
                 return
-        self._insert(item, item.make_terms())
+        self._insert(item, item._make_terms())
 
     def discard(self, item: Item) -> None:
         """Remove a waiting item for ever. Its `seq` becomes negative."""
-        if item.terms is None or not item.terms.heaped:
+        if item._terms is None or not item._terms.heaped:
             self._buried += 1
         else:
             self._rotten += 1
@@ -204,7 +204,7 @@ class Schedule(Generic[Item]):
 
     def release(self, item: Item) -> None:
         """Give back the unit that a popped item holds of its key; the next of that key may go."""
-        terms = item.terms
+        terms = item._terms
         if terms is None or not terms.holds:
             return
         terms.holds = False
@@ -304,7 +304,7 @@ class Schedule(Generic[Item]):
                     lane.drop_level(ranks[0])
             else:
                 return fifo.popleft() if fifo else None
-            terms = item.terms
+            terms = item._terms
             if terms is None or terms.key is None or terms.holds:
                 return item
             key = self._keys.get(terms.key)
@@ -314,7 +314,7 @@ class Schedule(Generic[Item]):
             self._put_aside(item, terms, lane, key)
 
     def _hold_key(self, item: Item) -> None:
-        terms = item.terms
+        terms = item._terms
         if terms is not None and terms.key is not None and not terms.holds:
             key = self._keys.get(terms.key)
             if key is None:
@@ -327,16 +327,13 @@ class Schedule(Generic[Item]):
         head = self.peek()
         if head is None:
             return None
-        held = head.terms is not None and head.terms.holds
+        held = head._terms is not None and head._terms.holds
         self.pop()  # it keeps a unit of its key meanwhile, or its successor in that key could take the last one
         second = self.peek()
-        if second is not None and fits(second):
-            second = self.pop()
-        else:
-            second = None
+        second = self.pop() if second is not None and fits(second) else None
         if not held:
             self.release(head)
-        self._insert(head, head.make_terms())
+        self._insert(head, head._make_terms())
         return second
 
     def head(self) -> Item | None:
@@ -434,7 +431,7 @@ class Schedule(Generic[Item]):
         return fifo[0] if fifo else None
 
     def _remove_head(self, item: Item) -> None:
-        terms = item.terms
+        terms = item._terms
         if terms is None or (not terms.heaped and self._is_plain(terms)):
             self.fifo.popleft()
         elif terms.heaped:
@@ -458,7 +455,7 @@ class Schedule(Generic[Item]):
 
     def _full_key(self, item: Item) -> _Key[Item] | None:
         """Return the key that keeps the item from going, or None."""
-        terms = item.terms
+        terms = item._terms
         if terms is None or terms.key is None or terms.holds:
             return None
         key = self._keys.get(terms.key)
@@ -466,7 +463,7 @@ class Schedule(Generic[Item]):
 
     def _park(self, item: Item, lane: _Lane[Item], key: _Key[Item]) -> None:
         self._remove_head(item)
-        self._put_aside(item, item.make_terms(), lane, key)
+        self._put_aside(item, item._make_terms(), lane, key)
 
     def _put_aside(self, item: Item, terms: Place, lane: _Lane[Item], key: _Key[Item]) -> None:
         terms.heaped = True
@@ -491,7 +488,7 @@ class Schedule(Generic[Item]):
 
     def _promote_after(self, item: Item) -> None:
         """An item that competed for a free unit may have left: its successor must not be forgotten."""
-        terms = item.terms
+        terms = item._terms
         if terms is not None and terms.key is not None and (key := self._keys.get(terms.key)) is not None:
             self._promote(key)
             if not key.out and not key.parked:
@@ -505,7 +502,7 @@ class Schedule(Generic[Item]):
 
     @staticmethod
     def _is_tombstone(item: Item) -> bool:
-        return item.seq < 0 or (item.terms is not None and item.terms.heaped)
+        return item.seq < 0 or (item._terms is not None and item._terms.heaped)
 
     def _compact(self) -> None:
         if self._buried > _TOO_FEW_TO_COMPACT and self._buried * 2 > len(self.fifo) + self._leveled:
@@ -527,5 +524,5 @@ class Schedule(Generic[Item]):
 
 
 def _order(item: Schedulable) -> tuple[float, int]:
-    terms = item.terms
+    terms = item._terms
     return (0.0 if terms is None else terms.rank, item.seq)

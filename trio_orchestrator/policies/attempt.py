@@ -130,7 +130,7 @@ class Attempt:
             self._bad = bad is not None and bool(bad(result))
             if self._bad:
                 self.next_delay, _ = self._run.failed(None, result=result)
-        except Exception as error:  # noqa: BLE001 - a bug in a predicate or a hook, and no failure of the body
+        except Exception as error:
             raise GiveUp(error) from None
         return self.next_delay is not None
 

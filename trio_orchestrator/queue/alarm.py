@@ -31,7 +31,10 @@ class Timer:
 
 @final
 class Alarm:
-    """Fires what is due. Actions are sync, and must move time or state: one that is due again at once is a busy loop."""
+    """Fires what is due.
+
+    Actions are sync, and must move time or state: one that is due again at once is a busy loop.
+    """
 
     __slots__ = ("_dead", "_heap", "_on_due", "_scope", "_timers")
 

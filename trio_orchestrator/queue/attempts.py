@@ -53,7 +53,7 @@ class Attempts(Endings):
 
     def attempt_deadline(self, job: JobHandle[Any], now: float) -> float:
         """Return when an attempt that starts now has to end."""
-        times = job.times
+        times = job._times
         if times is None:
             return now + self.attempt_timeout
         return min(now + times.attempt_timeout, times.deadline)
@@ -104,7 +104,7 @@ class Attempts(Endings):
             job._context = job._args = None
             waiters, job._waiters = job._waiters, None
             if waiters is not None:
-                waiters.settle(job)
+                waiters._settle(job)
         else:
             self._end(job, SUCCEEDED, result, None)
 
@@ -125,7 +125,7 @@ class Attempts(Endings):
 
     def attempt_timed_out(self, job: JobHandle[Any], worker: Worker) -> None:
         """The deadline of our scope ended a body: the total time-out, or that of the attempt."""
-        times = job.times
+        times = job._times
         if times is not None and times.deadline <= worker.armed:
             self._attempt_over(job, worker, success=False)
             return self._fail(job, timeout_of("timeout", times.timeout, worker.last))
@@ -175,7 +175,7 @@ class Attempts(Endings):
         timed_out: bool,
     ) -> None:
         """Ask the retry what follows, and do it."""
-        terms, times = job._terms, job.times
+        terms, times = job._terms, job._times
         now = trio.current_time()
         try:
             decision = retry.decide(
@@ -228,11 +228,12 @@ class Attempts(Endings):
             self._restore(job)
 
     def restore_due(self, jobs: list[JobHandle[Any]]) -> None:
-        for job in reversed(jobs) if len(jobs) == 1 else sorted(jobs, key=lambda job: -job.seq):
+        """Put jobs whose pause or delay is over back to their places; the last first, which costs least."""
+        for job in sorted(jobs, key=lambda job: -job.seq):
             if job._state is RETRY_SCHEDULED:
                 self.scheduled -= 1
             else:
-                job.make_times().delayed = False
+                job._make_times().delayed = False
                 self.delayed -= 1
             self._restore(job)
         self.dispatch()
@@ -250,7 +251,8 @@ class Attempts(Endings):
         job._attempts -= 1
         if self._has_no_future(worker):
             reason = worker.reason if worker.reason is not None else self.reason
-            return self._cancel_for_good(job, reason, worker.last)
+            self._cancel_for_good(job, reason, worker.last)
+            return
         job._outcome = worker.last
         self.schedule.release(job)
         self._restore(job)
@@ -258,7 +260,7 @@ class Attempts(Endings):
         gate = self.gate_of(job)
         seconds = self.lanes.refused(job, gate, refusal.retry_after)
         self._report(self._on_gate_shut, GateShut(seconds, refusal.retry_after < math.inf, refusal))
-        times = job.times
+        times = job._times
         if times is not None and job._attempts == 0 and times.start_by <= trio.current_time():
             self._timed_out_waiting(job, "start_within", times.start_within)
 

@@ -18,7 +18,7 @@ async def call_unprotected(fn: Callable[..., Awaitable[Any]], args: object) -> A
 
 
 @final
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818 - it says what happened, and never leaves the queue
     """`protect` refused an attempt: its body never ran."""
 
     def __init__(self, refusal: RejectedError) -> None:

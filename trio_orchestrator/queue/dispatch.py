@@ -1,4 +1,6 @@
-"""Which job runs next, and in which slot. Who wakes whom:
+"""Which job runs next, and in which slot.
+
+Who wakes whom:
 
 * submit -> the schedule -> `dispatch`, if a slot may be free.
 * `dispatch`: while jobs wait and may start: a token, a job, and a parked or a new worker for both. Without a token one
@@ -55,6 +57,7 @@ class Dispatch(ABC):
         self.block: Block | None = None
 
         self.workers: dict[Task, Worker] = {}
+        self.crew: dict[Worker, None] = {}  # the same, and those whose task has not begun yet
         self.parked: list[Worker] = []
         self._line: Worker | None = None  # stands in the limiter's line
         self._reserve: list[object] = []  # tokens that nobody works with: collected for a heavy job
@@ -180,7 +183,7 @@ class Dispatch(ABC):
         return job
 
     def _keeps_token(self, worker: Worker) -> bool:
-        """Whether nothing but the order decides what is next. A token of a shared limiter is passed on from time to time."""
+        """Whether nothing but the order decides what is next. A token of a shared limiter is passed on in time."""
         slots = self.slots
         if slots.private:
             return slots.limiter.total_tokens == self.seen_limit
@@ -269,7 +272,7 @@ class Dispatch(ABC):
         """A heavy job collects its tokens; a few light ones may overtake it."""
         if not self._reserve or self._passed_heavy >= self.settings.bypass:
             return None
-        job = self.schedule.pop_behind(lambda job: (job.terms.weight if job.terms else 1) <= len(self._reserve))
+        job = self.schedule.pop_behind(lambda job: (job._terms.weight if job._terms else 1) <= len(self._reserve))
         if job is not None:
             self._passed_heavy += 1
         return self._take(job, 1 if job is None or job._terms is None else self._need(job._terms))
@@ -352,6 +355,7 @@ class Dispatch(ABC):
 
     def left(self, worker: Worker) -> None:
         """A worker's task ends."""
+        self.crew.pop(worker, None)
         if worker.task is not None:
             self.workers.pop(worker.task, None)
         if self._line is worker:

@@ -1,6 +1,7 @@
 """How jobs end, and who is told.
 
-Only `_end` settles waiters and moves the counters of the ended (a worker does the same for a job that asked for nothing).
+Only `_end` settles waiters and moves the counters of the ended (a worker does the same for a job that asked for
+nothing).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Endings(Dispatch):
         self.ledger: Ledger = Ledger(settings.failures)
         self.record: Record = Record(trio.current_time())
         self.reason: str = ""  # why nobody is let in any more
+        self.aborted: bool = False  # all jobs are cancelled: what fails in its clean-up now is not the first failure
         self.room: float = 0  # jobs that the deque may hold, at least; 0: not known
 
         self.submitted: int = 0  # the next sequence number: jobs submitted, and `renumbered`
@@ -97,7 +99,7 @@ class Endings(Dispatch):
         elif not job.done:
             self._withdraw(job)
             self._cancel_for_good(job, reason, job._outcome)
-            self.dispatch()
+            self._made_room()
 
     def _timed_out_waiting(self, job: JobHandle[Any], which: str, seconds: float) -> None:
         """A time-out fired; it means something if the job has no slot now (else its scope knows)."""
@@ -106,7 +108,7 @@ class Endings(Dispatch):
         last = job._outcome
         self._withdraw(job)
         self._fail(job, timeout_of(which, seconds, last))
-        self.dispatch()
+        self._made_room()
 
     def drop(self, job: JobHandle[Any], reason: str) -> None:
         """Drop a waiting job, or one that was never let in."""
@@ -127,8 +129,13 @@ class Endings(Dispatch):
             self._report(self._on_dropped, QueueDropped(str(reason), len(jobs)))
         for job in jobs:
             self._dropped(job, reason)
-        self.dispatch()
+        self._made_room()
         return len(jobs)
+
+    def _made_room(self) -> None:
+        """Jobs left that had no slot: tell those at the door, and those who wait for fewer or none."""
+        self.quiet = self.calm = False
+        self.dispatch()
 
     def _dropped(self, job: JobHandle[Any], reason: str | Exception) -> None:
         self.dropped += 1
@@ -143,7 +150,7 @@ class Endings(Dispatch):
     def _fail(self, job: JobHandle[Any], error: Exception) -> None:
         self.failed += 1
         self._end(job, FAILED, Failure(error, error.__traceback__), error)
-        if self.settings.failures is Failures.FAIL_FAST and not self.closed:
+        if self.settings.failures is Failures.FAIL_FAST and not self.aborted:
             self._fail_block(error, f"a job of {self.settings.name!r} failed")
 
     def _cancel_for_good(self, job: JobHandle[Any], reason: str, last: object) -> None:
@@ -161,7 +168,7 @@ class Endings(Dispatch):
         if error is not None:
             self.ledger.add(job, error)
         if waiters is not None:
-            waiters.settle(job)
+            waiters._settle(job)
         if self._on_finished:
             self._report(self._on_finished, JobFinished(job.name, job.tags, state.value, job._attempts, error))
 
@@ -190,7 +197,7 @@ class Endings(Dispatch):
 
     def _withdraw(self, job: JobHandle[Any]) -> None:
         """Take one job out that has no slot."""
-        times = job.times
+        times = job._times
         if job._state is RETRY_SCHEDULED or (times is not None and times.delayed):
             if job._state is RETRY_SCHEDULED:
                 self.scheduled -= 1
@@ -228,11 +235,13 @@ class Endings(Dispatch):
 
     def abort(self, reason: str) -> None:
         """Cancel all jobs at once."""
+        self.aborted = True
         self.close(reason)
         if self.block is not None:
             self.block.nursery.cancel_scope.cancel(reason=self.reason)
 
     def _fail_block(self, error: BaseException, reason: str) -> None:
+        self.aborted = True
         if self.block is not None:  # first: who stands at the door inside the block is cancelled, not sent away
             self.block.fail(error, reason)
         self.close(reason)

@@ -57,7 +57,7 @@ class Engine(Attempts):
         if job._terms is not None:
             self._watch_over(job, job._terms)
         if start_at > -math.inf and start_at > trio.current_time():
-            job.make_times().delayed = True
+            job._make_times().delayed = True
             self.delayed += 1
             self.room -= 1
             self.alarm.wake_job(start_at, job)
@@ -77,6 +77,7 @@ class Engine(Attempts):
             raise trio.ClosedResourceError(f"the queue {self.settings.name!r} is closed: {self.reason}")
 
     def let_in(self) -> None:
+        """Move those at the door in, while there is room."""
         if self._letting_in:  # to admit is to dispatch, which comes here again: no recursion as deep as the crowd
             return
         self._letting_in = True
@@ -89,7 +90,7 @@ class Engine(Attempts):
     def reprioritise(self, job: JobHandle[Any], priority: float) -> None:
         """Give a job another priority; while it waits for a slot, it goes to the end of its new level."""
         at_least("priority", priority, -math.inf, finite=True)
-        terms = job.make_terms()
+        terms = job._make_terms()
         terms.priority = priority
         times = terms.times
         rank = (0.0 if times is None else times.age_rank) - priority
@@ -168,8 +169,7 @@ class Engine(Attempts):
         why = (
             "it is paused" if self.paused
             else "its limit is 0" if self.slots.limit == 0
-            else f"its gate is shut for {self.lanes.shut_for:.3g} s" if self.lanes.shut_for > 0
-            else None
+            else self.lanes.shut_gate()
         )  # fmt: skip
         if why is not None:
             self._warned = True
@@ -184,9 +184,11 @@ class Engine(Attempts):
 
     @property
     def unobserved(self) -> bool:
+        """Whether nobody needs to be told when nothing runs any more."""
         return self._idle_event is None and not self.leaving and not self._news
 
     def tell(self) -> None:
+        """Tell those who wait for a state of the queue."""
         if self.door:
             self.let_in()
         if self.watched:
@@ -241,8 +243,8 @@ class Engine(Attempts):
         if job._state is not RUNNING and no_slot and len(self._blocked) >= self.running:
             self.unblock(worker)
             raise RuntimeError(
-                f"deadlock: no slot is free, and all {self.running} running jobs of {self.settings.name!r} wait for other "
-                f"jobs; {job.name!r} would never start"
+                f"deadlock: no slot is free, and all {self.running} running jobs of {self.settings.name!r} "
+                f"wait for other jobs; {job.name!r} would never start"
             )
         return worker
 

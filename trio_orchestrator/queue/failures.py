@@ -35,17 +35,18 @@ class Ledger:
 
     def add(self, job: JobHandle[Any], error: Exception) -> None:
         """A job failed. If somebody waits for it, `seen` follows when they have been told."""
+        job._waiters = UNSEEN  # a group may ask, whatever the queue does
         if self.failures is Failures.RAISE:
             self.count += 1
-            job._waiters = UNSEEN
             if len(self._kept) < _MOST_KEPT:
                 self._kept[job] = error
 
     def seen(self, job: JobHandle[Any]) -> None:
         """Somebody was told of the failure of `job`."""
         job._waiters = None
-        self.count -= 1
-        self._kept.pop(job, None)
+        if self.failures is Failures.RAISE:
+            self.count -= 1
+            self._kept.pop(job, None)
 
     def group(self, name: str) -> ExceptionGroup[Exception] | None:
         """Return the unseen failures as they come out of the block, or None."""

@@ -1,7 +1,8 @@
 """Gates: an outage must not burn the backlog.
 
-A gate holds back the jobs that would only be refused. It is shut by a refusal (an open circuit, a rate limit), or, as part
-of a `Cooldown`, by a server that said `Retry-After`; it opens by itself. Decisions are pure: windows expire when read.
+A gate holds back the jobs that would only be refused. It is shut by a refusal (an open circuit, a rate limit), or, as
+part of a `Cooldown`, by a server that said `Retry-After`; it opens by itself. Decisions are pure: windows expire when
+read.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class Gate:
         return self._probing
 
     def opens_at(self, now: float) -> float:
-        """Return when the next job may pass, on Trio's clock: not after `now` if one may now, `math.inf` if not known."""
+        """Return when the next job may pass: not after `now` if one may now, `math.inf` if not known."""
         return self._until if self._reopening is None else max(self._until, self._step)
 
     def passed(self, limit: float, now: float) -> None:
@@ -192,8 +193,8 @@ class Cooldown:
     """`Retry-After` of one job holds back the others: a gate for each key, driven by the server.
 
     Share one among the queues (and other code) that call the same servers. A queue with `cooldown=` shuts the gate of a
-    job's `key` for as long as the job's retry was told to wait; while it is shut, jobs of that key neither start nor use
-    an attempt. It reopens over `ramp` seconds.
+    job's `key` for as long as the job's retry was told to wait; while it is shut, jobs of that key neither start nor
+    use an attempt. It reopens over `ramp` seconds.
 
     Args:
         ramp: Seconds over which a gate reopens, >= 0.

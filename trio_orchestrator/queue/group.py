@@ -45,7 +45,7 @@ class JobGroup:
 
     @enable_ki_protection
     def submit_nowait(
-        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, **options: Unpack[JobOptions]
     ) -> JobHandle[T]:
         """Submit as `TaskQueue.submit_nowait` does.
 
@@ -57,7 +57,7 @@ class JobGroup:
 
     @enable_ki_protection
     async def submit(
-        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, **options: Unpack[JobOptions]
     ) -> JobHandle[T]:
         """Submit as `TaskQueue.submit` does: waits while the queue is full; cancelled then, nothing is submitted.
 
@@ -78,7 +78,7 @@ class JobGroup:
         await checkpoint()
         for job in self._handles:
             if not job.done:
-                await job.ended()
+                await job._ended()
 
     async def results(self) -> list[Any]:
         """Wait for its jobs and return their results in the order of submission. Cancelling it leaves the jobs alone.
@@ -100,7 +100,7 @@ class JobGroup:
 
     # --------------------------------------------------------------------------------------------- internals
 
-    def settle(self, job: JobHandle[Any], /) -> None:
+    def _settle(self, job: JobHandle[Any], /) -> None:
         """A job of the group has ended."""
         if job.state is FAILED and self._failures is Failures.FAIL_FAST and self._first is None:
             assert isinstance(job._outcome, Failure)
@@ -111,7 +111,7 @@ class JobGroup:
     def _add(self, job: JobHandle[T]) -> JobHandle[T]:
         self._handles.append(job)
         if job.done:
-            self.settle(job)
+            self._settle(job)
         elif isinstance(job._waiters, Waiters):
             job._waiters.sink = self
         else:
@@ -123,7 +123,7 @@ class JobGroup:
             raise trio.ClosedResourceError("the group's block was left")
 
     @enable_ki_protection
-    async def leave(self, error: BaseException | None) -> BaseException | None:
+    async def _leave(self, error: BaseException | None) -> BaseException | None:
         """Wait for the jobs, or cancel them; return what has to come out of the block."""
         self._closed = True
         if error is None and self._first is None:
@@ -165,7 +165,7 @@ async def _open_group(queue: TaskQueue, failures: Failures) -> AsyncGenerator[Jo
             yield group
     except BaseException as exc:
         error = exc
-    error = await group.leave(error)
+    error = await group._leave(error)
     if error is not None:
         raise_untouched(error)
 

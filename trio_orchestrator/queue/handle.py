@@ -136,7 +136,7 @@ class Terms(Place):
 class Sink(Protocol):
     """Who wants to know that a job has ended. Called once, in the task that ended it; must not raise."""
 
-    def settle(self, job: JobHandle[Any], /) -> None:
+    def _settle(self, job: JobHandle[Any], /) -> None:
         """`job` has ended."""
         ...
 
@@ -151,18 +151,19 @@ class Waiters(list[Task]):
         super().__init__()
         self.sink: Sink | None = sink
 
-    def settle(self, job: JobHandle[Any], /) -> None:
+    def _settle(self, job: JobHandle[Any], /) -> None:
+        """Wake the tasks, then tell the sink."""
         for task in self:
             reschedule(task)
         if self.sink is not None:
-            self.sink.settle(job)
+            self.sink._settle(job)
 
 
 @final
 class _Unseen:
     """Marks a failed job whose failure nobody has been told yet."""
 
-    def settle(self, job: JobHandle[Any], /) -> None:
+    def _settle(self, job: JobHandle[Any], /) -> None:
         """Nothing: the job has ended before."""
 
 
@@ -292,7 +293,7 @@ class JobHandle(Generic[T_co]):
             await self._park()
         return self._deliver()
 
-    async def ended(self) -> None:
+    async def _ended(self) -> None:
         """Wait until the job has ended, and raise nothing of it. Always a checkpoint. A failure stays unseen."""
         if self.done:
             await checkpoint()
@@ -321,29 +322,23 @@ class JobHandle(Generic[T_co]):
 
     # --------------------------------------------------------------------------------------------- internals
 
-    def make_terms(self) -> Terms:
+    def _make_terms(self) -> Terms:
         """Return the job's terms, made if need be."""
         if self._terms is None:
             self._terms = Terms(self._engine.settings.retry)
         return self._terms
 
-    def make_times(self) -> Times:
+    def _make_times(self) -> Times:
         """Return the job's times, made if need be."""
-        terms = self.make_terms()
+        terms = self._make_terms()
         if terms.times is None:
             terms.times = Times(self._engine.attempt_timeout)
             terms.watched = True
         return terms.times
 
     @property
-    def times(self) -> Times | None:
-        """The job's times, if it has any."""
+    def _times(self) -> Times | None:
         return None if self._terms is None else self._terms.times
-
-    @property
-    def terms(self) -> Terms | None:
-        """What the job asked for beyond function and arguments, if anything (read by the schedule)."""
-        return self._terms
 
     @property
     def _worker(self) -> Worker:

@@ -62,6 +62,15 @@ class Lanes:
         now = trio.current_time()
         return max(0.0, self._own.opens_at(now) - now)
 
+    def shut_gate(self) -> str | None:
+        """Say which gate holds jobs back, and for how long; None if all are open."""
+        now = trio.current_time()
+        for gate in reversed(self._seats):  # the queue's own is the first, and may have no jobs
+            if gate.opens_at(now) > now:
+                whose = "its gate" if gate is self._own else f"gate {gate.name!r}"
+                return f"{whose} is shut for {gate.opens_at(now) - now:.3g} s"
+        return None
+
     def enter(self, gate: Gate) -> None:
         """A job of this gate was submitted."""
         seat = self._seats.get(gate)
@@ -82,7 +91,7 @@ class Lanes:
             self._schedule.forget(gate)
 
     def close(self) -> None:
-        """Stop listening, for ever. Bodies may still clean up, and one of them may have gone first: its gate is told."""
+        """Stop listening, for ever. Bodies may still clean up; one that has gone first still tells its gate."""
         self._closed = True
         for gate, seat in self._seats.items():
             self._disarm(seat)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence, Sized
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast, final, overload
 
 import outcome
 import trio
-from trio.lowlevel import ParkingLot, checkpoint
+from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
 
 from trio_orchestrator.abc import Instrument, Policy
 from trio_orchestrator.algorithms.argument import count
@@ -49,7 +49,7 @@ async def map_all(
     fn: Callable[[A], Awaitable[T]],
     items: Items[A],
     *,
-    concurrency: int | float | None = None,
+    concurrency: float | None = None,
     outcomes: Literal[False] = False,
     **options: Unpack[MapOptions],
 ) -> list[T]: ...
@@ -60,7 +60,7 @@ async def map_all(
     fn: Callable[[A], Awaitable[T]],
     items: Items[A],
     *,
-    concurrency: int | float | None = None,
+    concurrency: float | None = None,
     outcomes: Literal[True],
     **options: Unpack[MapOptions],
 ) -> list[outcome.Value[T] | outcome.Error]: ...
@@ -70,7 +70,7 @@ async def map_all(
     fn: Callable[[A], Awaitable[T]],
     items: Items[A],
     *,
-    concurrency: int | float | None = None,
+    concurrency: float | None = None,
     outcomes: bool = False,
     **options: Unpack[MapOptions],
 ) -> list[T] | list[outcome.Value[T] | outcome.Error]:
@@ -91,16 +91,18 @@ async def map_all(
     """
     await checkpoint()
     failures = Failures.RECORD if outcomes else Failures.FAIL_FAST
-    handles: list[JobHandle[T]] = []
     async with (
-        open_task_queue(concurrency=concurrency, failures=failures, **options) as queue,
+        open_task_queue(concurrency=concurrency, failures=failures, expected=_size(items), **options) as queue,
         aclosing(each(items)) as source,
     ):
-        async for item in source:
-            handles.append(await queue.submit(fn, item))
+        handles = [await queue.submit(fn, item) async for item in source]
     if outcomes:
         return [outcome.capture(handle.result_nowait) for handle in handles]
     return [handle.result_nowait() for handle in handles]
+
+
+def _size(items: object) -> int | None:
+    return len(items) if isinstance(items, Sized) else None
 
 
 async def each(items: Items[A]) -> AsyncGenerator[A, None]:
@@ -184,6 +186,7 @@ class _Outcomes(Generic[A, T]):
             if self._exhausted and not self._out:
                 raise StopAsyncIteration
             await self._changed.park()
+            await checkpoint_if_cancelled()  # woken and cancelled in one tick: what has ended by that is no outcome
         self._out -= 1
         self._changed.unpark_all()
         return self._ready.popleft()
@@ -219,11 +222,11 @@ class _Outcomes(Generic[A, T]):
         else:
             self._items[job] = out
         if job.done:
-            self.settle(job)
+            self._settle(job)
         else:
             job._waiters = self
 
-    def settle(self, job: JobHandle[Any], /) -> None:
+    def _settle(self, job: JobHandle[Any], /) -> None:
         """A call has ended."""
         if not self._ordered:
             self._ready.append(self._items.pop(job))
@@ -235,11 +238,11 @@ async def _open_map(
     items: Items[A],
     ordered: bool,
     buffer: float,
-    concurrency: int | float | None,
+    concurrency: float | None,
     options: MapOptions,
 ) -> AsyncGenerator[AsyncIterator[MapOutcome[A, T]], None]:
     async with open_task_queue(
-        concurrency=concurrency, failures=Failures.RECORD, max_waiting=math.inf, **options
+        concurrency=concurrency, failures=Failures.RECORD, max_waiting=math.inf, expected=_size(items), **options
     ) as queue:
         outcomes = _Outcomes(queue, fn, ordered=ordered, ahead=queue.concurrency + buffer)
 
@@ -265,16 +268,18 @@ def open_map(
     fn: Callable[[A], Awaitable[T]],
     items: Items[A],
     *,
-    concurrency: int | float | None = None,
+    concurrency: float | None = None,
     ordered: bool = True,
     buffer: int = 0,
     **options: Unpack[MapOptions],
 ) -> AbstractAsyncContextManager[AsyncIterator[MapOutcome[A, T]]]:
-    """Stream `fn(item)` over items, lazily on both ends: `async with open_map(...) as outcomes: async for ...`.
+    """Stream the outcomes of `fn(item)` over items, lazily on both ends.
+
+    `async with open_map(fn, items) as outcomes:` and then `async for outcome in outcomes:`.
 
     Takes sync and async iterables, endless ones too: never more than `concurrency + buffer` items are ahead of what the
-    block has taken. Entering does not wait. Leaving, at whatever point, cancels what is still out and waits until it has
-    left. What the block, or the source, raises comes out bare; a call's own error is in its outcome.
+    block has taken. Entering does not wait. Leaving, at whatever point, cancels what is still out and waits until it
+    has left. What the block, or the source, raises comes out bare; a call's own error is in its outcome.
 
     Args:
         fn: An async function of one item.

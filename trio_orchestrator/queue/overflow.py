@@ -114,12 +114,14 @@ class Oldest:
         self._limit = _TOO_FEW_TO_COMPACT
 
     def add(self, job: JobHandle[Any]) -> None:
+        """Remember it by its priority."""
         if len(self._jobs) >= self._limit:
             self._jobs = deque(filter(_may_be_dropped, self._jobs))
             self._limit = max(_TOO_FEW_TO_COMPACT, 2 * len(self._jobs))
         self._jobs.append(job)
 
     def take(self, newcomer: JobHandle[Any]) -> JobHandle[Any] | None:
+        """Choose the one that was submitted first."""
         while self._jobs:
             job = self._jobs.popleft()
             if _may_be_dropped(job):
@@ -138,6 +140,7 @@ class Lowest:
         self._limit = _TOO_FEW_TO_COMPACT
 
     def add(self, job: JobHandle[Any]) -> None:
+        """Remember it by its priority."""
         if len(self._heap) >= self._limit:
             self._heap[:] = [entry for entry in self._heap if self._is_valid(entry)]
             heapify(self._heap)
@@ -145,6 +148,7 @@ class Lowest:
         heappush(self._heap, (job.priority, -job.seq, job))
 
     def take(self, newcomer: JobHandle[Any]) -> JobHandle[Any] | None:
+        """Choose the newest of the lowest priority, unless the newcomer is that."""
         heap = self._heap
         while heap and not self._is_valid(heap[0]):
             heappop(heap)
@@ -167,6 +171,7 @@ class Newest:
         """Nothing to remember."""
 
     def take(self, newcomer: JobHandle[Any]) -> JobHandle[Any] | None:
+        """Choose nobody."""
         return None
 
 

@@ -77,7 +77,7 @@ class Settings:
 
 def checked(
     *,
-    concurrency: int | float | None,
+    concurrency: float | None,
     limiter: trio.CapacityLimiter | None,
     retry: Retry | None,
     protect: Policy | None,

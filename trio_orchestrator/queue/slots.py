@@ -25,7 +25,7 @@ class Slots:
 
     @property
     def in_debt(self) -> bool:
-        """Whether more are borrowed than there are: the limit shrank, and nothing may start until that is worked off."""
+        """Whether more are borrowed than there are: nothing may start until that is worked off."""
         return self.limiter.borrowed_tokens > self.limiter.total_tokens
 
     def take(self) -> object | None:

@@ -48,8 +48,8 @@ class QueueStatistics:
     at_the_door: int
     """Tasks that wait in `submit` for room."""
     overdue: int
-    """Running bodies that were cancelled or timed out, and still clean up. For a job of `submit_sync`: its thread still runs,
-    since a thread cannot be interrupted; it keeps its slot until it returns.
+    """Running bodies that were cancelled or timed out, and still clean up. For a job of `submit_sync`: its thread
+    still runs, since a thread cannot be interrupted; it keeps its slot until it returns.
     """
     retries: int
     """Attempts that were scheduled again, so far."""
@@ -131,6 +131,6 @@ def snapshot(engine: Engine) -> QueueStatistics:
 def _oldest_wait(engine: Engine, now: float) -> float:
     head = engine.schedule.head()  # sweeps the deque
     first = islice(engine.schedule.fifo, SAMPLED)  # one of them was measured, if all came the same way
-    measured = [job.times for job in first] + ([] if head is None else [head.times])
+    measured = [job._times for job in first] + ([] if head is None else [head._times])
     times = [found.submitted_at for found in measured if found is not None and found.submitted_at is not None]
     return max(0.0, now - min(times)) if times else 0.0

@@ -39,14 +39,14 @@ Ts = TypeVarTuple("Ts")
 class TaskQueue:
     """Runs submitted jobs, at most `concurrency` at once, in order. Made by `open_task_queue` only.
 
-    **Life of a job.** `waiting -> running -> succeeded | failed | cancelled`, and `running -> retry-scheduled -> waiting` as
-    often as its retry allows. A slot is held only while the body runs, clean-up included; a retry pauses outside any slot
-    and comes back to its original place.
+    **Life of a job.** `waiting -> running -> succeeded | failed | cancelled`, and `running -> retry-scheduled ->
+    waiting` as often as its retry allows. A slot is held only while the body runs, clean-up included; a retry pauses
+    outside any slot and comes back to its original place.
 
     **Order.** First come, first served, among jobs of equal rank; `priority`, `ageing`, `key` and `weight` change that.
 
-    **From inside a job** everything may be called but `wait_idle`, `wait_below` and `close`, which would wait for the caller
-    itself; `submit` then never waits.
+    **From inside a job** everything may be called but `wait_idle`, `wait_below` and `close`, which would wait for the
+    caller itself; `submit` then never waits.
     """
 
     __slots__ = ("_engine",)
@@ -64,7 +64,7 @@ class TaskQueue:
 
     @enable_ki_protection
     def submit_nowait(
-        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, **options: Unpack[JobOptions]
     ) -> JobHandle[T]:
         """Submit `fn(*args)` and return its handle, without waiting.
 
@@ -89,13 +89,13 @@ class TaskQueue:
         return job
 
     async def submit(
-        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
+        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, **options: Unpack[JobOptions]
     ) -> JobHandle[T]:
         """Submit `fn(*args)` and return its handle; wait while the queue is full and its overflow policy is to wait.
 
         Those who wait are let in first come, first served. Always a checkpoint. Cancelled while it waits, nothing is
-        submitted; a job that has been let in stays. From inside a job of the same queue it never waits: it goes over the
-        bound, and is counted as `over_admitted`.
+        submitted; a job that has been let in stays. From inside a job of the same queue it never waits: it goes over
+        the bound, and is counted as `over_admitted`.
 
         Raises:
             QueueFullError: The queue is full, and rejects.
@@ -116,9 +116,7 @@ class TaskQueue:
         self._engine.calm = False  # from now on each start has to look at the door
         await self._engine.door.wait(job, start_at)
 
-    async def run(
-        self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts], **options: Unpack[JobOptions]
-    ) -> T:
+    async def run(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, **options: Unpack[JobOptions]) -> T:
         """Submit `fn(*args)`, wait for it, and return its result or raise its error.
 
         Cancelling the caller cancels the job and waits, shielded, until its body has left. No retry is scheduled beyond
@@ -142,17 +140,17 @@ class TaskQueue:
                 job.cancel("the caller of run() was cancelled")
             if not job.done:
                 with trio.CancelScope(shield=True):
-                    await job.ended()
+                    await job._ended()
             raise
 
     def _keep_callers_deadline(self, job: JobHandle[Any]) -> None:
         if self._engine.retry_of(job) is not None:
-            job.make_times().caller_deadline = trio.current_effective_deadline()
+            job._make_times().caller_deadline = trio.current_effective_deadline()
 
     async def submit_sync(
         self,
         fn: Callable[[Unpack[Ts]], T],
-        *args: Unpack[Ts],
+        *args: *Ts,
         thread_limiter: trio.CapacityLimiter | None = None,
         **options: Unpack[JobOptions],
     ) -> JobHandle[T]:
@@ -245,7 +243,9 @@ class TaskQueue:
 
     @property
     def concurrency(self) -> int | float:
-        """How many jobs may run at once. Settable while running, to an int >= 0 or `math.inf`, if the queue has its own limiter.
+        """How many jobs may run at once.
+
+        Settable while running, to an int >= 0 or `math.inf`, if the queue has its own limiter.
 
         Growing starts all that now fit. Shrinking never blocks: nothing starts until the debt is worked off. 0 stops
         starts.
@@ -254,7 +254,7 @@ class TaskQueue:
 
     @concurrency.setter
     @enable_ki_protection
-    def concurrency(self, concurrency: int | float) -> None:
+    def concurrency(self, concurrency: float) -> None:
         engine = self._engine
         if not engine.slots.private:
             raise AttributeError("concurrency cannot be set in a queue with limiter=: set the limiter's total_tokens")
@@ -328,7 +328,7 @@ class TaskQueue:
         with trio.move_on_after(grace):
             await self.wait_idle()
             return unfinished
-        for worker in [*engine.workers.values()]:
+        for worker in [*engine.crew]:
             if worker.job is not None and worker.token is not None:
                 unfinished.append(worker.job)
                 worker.cancel("the queue was closed")
@@ -350,7 +350,9 @@ async def _in_thread(fn: Callable[..., T], args: tuple[Any, ...], limiter: trio.
     return await trio.to_thread.run_sync(fn, *args, limiter=limiter)
 
 
-async def _open_queue(settings: Settings, progress: bool | Progress) -> AsyncGenerator[TaskQueue, None]:
+async def _open_queue(
+    settings: Settings, progress: bool | Progress, expected: float | None
+) -> AsyncGenerator[TaskQueue, None]:
     engine = Engine(settings)
     try:
         async with open_block(engine.leave) as block:
@@ -358,7 +360,7 @@ async def _open_queue(settings: Settings, progress: bool | Progress) -> AsyncGen
             if progress is not False:
                 from trio_orchestrator.observe.progress import progress_task
 
-                task = progress_task(progress, partial(snapshot, engine), name=settings.name, total=None)
+                task = progress_task(progress, partial(snapshot, engine), name=settings.name, total=expected)
                 block.nursery.start_soon(task, name=f"progress of {settings.name}")
             yield TaskQueue(engine)
     except BaseException as error:
@@ -378,7 +380,7 @@ _opened = asynccontextmanager(_open_queue)
 
 def open_task_queue(
     *,
-    concurrency: int | float | None = None,
+    concurrency: float | None = None,
     limiter: trio.CapacityLimiter | None = None,
     retry: Retry | None = None,
     protect: Policy | None = None,
@@ -395,20 +397,23 @@ def open_task_queue(
     start_within: float = math.inf,
     name: str = "queue",
     progress: bool | Progress = False,
+    expected: float | None = None,
     instruments: Sequence[Instrument] = (),
     rng: RandomSource | None = None,
 ) -> AbstractAsyncContextManager[TaskQueue]:
-    """Open a task queue for the length of a block: `async with open_task_queue() as queue:`.
+    """Open a task queue for the length of a block.
 
-    Entering does not wait. Leaving refuses submissions from outside and waits for every job, retries included; jobs may go
-    on submitting until the last one has ended. It does not lift a pause, a shut gate or a limit of 0: it waits, can be
-    cancelled, and logs a warning once. An exception or cancellation in the block cancels all jobs at once, and comes out
-    bare when the last body has left.
+    `async with open_task_queue() as queue:` works without arguments.
+
+    Entering does not wait. Leaving refuses submissions from outside and waits for every job, retries included; jobs
+    may go on submitting until the last one has ended. It does not lift a pause, a shut gate or a limit of 0: it waits,
+    can be cancelled, and logs a warning once. An exception or cancellation in the block cancels all jobs at once, and
+    comes out bare when the last body has left.
 
     Args:
         concurrency: How many jobs may run at once, >= 1 or `math.inf`. Default 3.
-        limiter: Instead, a `trio.CapacityLimiter` that several queues, or other code, share: none starves another, since
-            a queue passes a token on after 16 jobs or 1 ms.
+        limiter: Instead, a `trio.CapacityLimiter` that several queues, or other code, share: none starves another,
+            since a queue passes a token on after 16 jobs or 1 ms.
         retry: Repeats failed attempts, outside the slots. Default: no retries.
         protect: A policy around every attempt. When *it* refuses (`RejectedError`) the attempt does not count, the job
             keeps its place, and the gate shuts until `retry_after`; if that is not known, for a random time of at most
@@ -428,7 +433,8 @@ def open_task_queue(
         name: Shown in task names, logs and statistics.
         progress: True, or a `rich.progress.Progress`: show a bar while the block lasts (needs the extra `progress`); a
             log line each few seconds where there is no terminal.
-        instruments: Listeners for the events of the queue.
+        expected: How many jobs there will be in all, for the progress shown; None if that is not known.
+        instruments: Listeners for the events of the queue and of the retries it makes.
         rng: The source of jitter of its gate. Default: the library's.
 
     Raises:
@@ -455,4 +461,4 @@ def open_task_queue(
         instruments=instruments,
         rng=rng,
     )
-    return _opened(settings, progress)
+    return _opened(settings, progress, None if expected is None else at_least("expected", expected, 0))

@@ -2,8 +2,8 @@
 
 The only file that knows scopes and `Task.context`. What makes reuse safe:
 
-* Only the job whose body runs can cancel the scope. A cancel that comes while a job has been taken, but is not in its body
-  yet, only leaves a reason.
+* Only the job whose body runs can cancel the scope. A cancel that comes while a job has been taken, but is not in its
+  body yet, only leaves a reason.
 * A scope that was cancelled, or whose deadline has passed, is left before the next body.
 * A body that leaves a scope or a nursery open is found out at once, and gets the blame itself.
 """
@@ -62,6 +62,7 @@ class Worker:
 
     def __init__(self, engine: Engine, job: JobHandle[Any] | None) -> None:
         self._engine = engine
+        engine.crew[self] = None
         self.job: JobHandle[Any] | None = job
         self.token: object = None  # its slot, while it has one
         self.extra: list[object] | None = None  # the further tokens of a heavy job
@@ -168,7 +169,7 @@ class Worker:
                         job._context = job._args = None
                         if job._waiters is not None:
                             waiters, job._waiters = job._waiters, None
-                            waiters.settle(job)
+                            waiters._settle(job)
                     else:
                         self._disarm()
                         engine.returned(job, self, result)

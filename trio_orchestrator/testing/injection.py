@@ -77,7 +77,7 @@ class CancelAt(Instrument):
             return task is self._victim
         try:
             return self._want(task)
-        except Exception as exc:  # noqa: BLE001 - Trio would log it and drop us: nothing injected, unnoticed
+        except Exception as exc:
             self._error, self._armed = exc, False
             self.scope.cancel(reason="want raised")
             return False

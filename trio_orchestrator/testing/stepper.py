@@ -98,7 +98,7 @@ class Call(Generic[T]):
             with self._scope:
                 self._results.append(await fn(*args))
                 self.state = "ok"
-        except Exception as exc:  # noqa: BLE001 - kept for the rule that asks for `value`
+        except Exception as exc:
             self.state, self.error = "raised", exc
         finally:
             if self.state == "blocked":  # cancelled by `cancel()` or by the end of the run
