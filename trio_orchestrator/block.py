@@ -16,9 +16,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, NoReturn, TypeAlias, cast, final
+from typing import Any, NoReturn, Protocol, TypeAlias, cast, final
 
 import trio
+from trio.lowlevel import RunVar, Task, current_task
 
 from trio_orchestrator.abc import Instrument
 
@@ -60,7 +61,12 @@ async def _open_block(
             block = Block(nursery, body)
             try:
                 with body:
-                    yield block
+                    try:
+                        yield block
+                    except BaseException as exc:
+                        if without_cancelled(exc) is not exc:  # some of it may be the scope's
+                            raise
+                        error = exc  # kept from the scope, which would make another group of a group
             except BaseException as exc:  # kept out of the nursery, so that it is never grouped
                 error = exc
             await closing(error)
@@ -114,7 +120,8 @@ def _first_leaf(error: BaseException) -> BaseException:
 def without_cancelled(error: BaseException) -> BaseException | None:
     """Return what is left of `error` without `trio.Cancelled`: itself, a smaller group, or None."""
     if isinstance(error, BaseExceptionGroup):
-        return cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
+        cancelled, rest = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)
+        return error if cancelled is None else rest
     return None if isinstance(error, trio.Cancelled) else error
 
 
@@ -135,35 +142,75 @@ def raise_untouched(error: BaseException) -> NoReturn:
 class Verdict:
     """The end, not yet known, of a call under a time-out of ours. Guards inside it report through `settle_later`."""
 
-    __slots__ = ("_closed", "_outer", "_reports")
+    __slots__ = ("_closed", "_reports", "task")
 
-    def __init__(self, outer: Verdict | None) -> None:
-        self._outer = outer
-        self._reports: list[Callable[[bool], None]] | None = None
+    def __init__(self, task: Task) -> None:
+        self.task: Task = task
+        """Where the call is made."""
+        self._reports: list[Callable[[bool], None]] = []
         self._closed = False
 
-    def _add(self, report: Callable[[bool], None]) -> None:
-        if self._closed:  # a task that outlived the call
+    def add(self, report: Callable[[bool], None]) -> None:
+        """Have `report` called when the end is known; at once, as neutral, by a task that outlived the call."""
+        if self._closed:
             report(False)
-        elif self._reports is None:
-            self._reports = [report]
         else:
             self._reports.append(report)
 
-    def close(self, *, timed_out: bool) -> None:
-        """Settle the reports: our time-out is a failure; somebody else's cancellation is left to the next one out."""
+    def close(self, *, timed_out: bool, outside: Task | None) -> None:
+        """Settle the reports: our time-out is a failure; somebody else's cancellation is left to the next one out.
+
+        `outside` is the task in which to look for that one.
+        """
         self._closed = True
-        reports, self._reports = self._reports, None
-        for report in reports or ():
-            if timed_out:
-                report(True)
-            elif self._outer is not None:
-                self._outer._add(report)
+        reports, self._reports = self._reports, []
+        outer = None if timed_out or not reports else _verdict_around(outside)
+        for report in reports:
+            if outer is not None:
+                outer.add(report)
             else:
-                report(False)
+                report(timed_out)
 
 
-current_verdict: ContextVar[Verdict | None] = ContextVar("trio_orchestrator.current_verdict", default=None)
+class VerdictHost(Protocol):
+    """A task that runs call after call under time-outs of ours, and makes a verdict only if one is asked for."""
+
+    def open_verdict(self) -> Verdict | None:
+        """Return the verdict on the present call, or None if it has no time-out."""
+        ...
+
+
+_here: ContextVar[Verdict | None] = ContextVar("trio_orchestrator.verdict", default=None)
+_hosts: RunVar[dict[Task, VerdictHost]] = RunVar("trio_orchestrator.verdict_hosts")
+
+
+def verdict_hosts() -> dict[Task, VerdictHost]:
+    """Return the tasks of this run that host verdicts, for them to enter and to leave."""
+    try:
+        return _hosts.get()
+    except LookupError:
+        hosts: dict[Task, VerdictHost] = {}
+        _hosts.set(hosts)
+        return hosts
+
+
+def _verdict_around(task: Task | None) -> Verdict | None:
+    """Look for a verdict in a task and those around it.
+
+    A context variable alone would do for nested calls, but a context may come from elsewhere: a job runs in its
+    submitter's. So the variable counts only in the task that set it, and in the tasks inside.
+    """
+    here, hosts = _here.get(), verdict_hosts()
+    while task is not None:
+        if here is not None and here.task is task:
+            return here
+        host = hosts.get(task)
+        verdict = host.open_verdict() if host is not None else None
+        if verdict is not None:
+            return verdict
+        nursery = task.parent_nursery
+        task = nursery.parent_task if nursery is not None else None
+    return None
 
 
 def settle_later(report: Callable[[bool], None]) -> None:
@@ -173,11 +220,11 @@ def settle_later(report: Callable[[bool], None]) -> None:
     somebody else's (neutral). With no time-out of ours around, `report(False)` is called at once. Sync; never raises
     unless `report` does.
     """
-    verdict = current_verdict.get()
+    verdict = _verdict_around(current_task())
     if verdict is None:
         report(False)
     else:
-        verdict._add(report)  # pyright: ignore[reportPrivateUsage]
+        verdict.add(report)
 
 
 @final
@@ -194,20 +241,24 @@ class TimeoutScope:
         self.timed_out: bool = False
 
     def __enter__(self) -> TimeoutScope:
-        self._verdict = Verdict(current_verdict.get())
-        self._token: Token[Verdict | None] = current_verdict.set(self._verdict)
+        self._verdict = Verdict(current_task())
+        self._token: Token[Verdict | None] = _here.set(self._verdict)
         self._scope.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        swallow: bool | None = False
         try:
-            swallow = self._scope.__exit__(kind, error, traceback)
+            if error is None or without_cancelled(error) is not error:
+                swallow = self._scope.__exit__(kind, error, traceback)
+            else:  # kept from the scope, which would make another group of a group
+                self._scope.__exit__(None, None, None)
         finally:
-            current_verdict.reset(self._token)
+            _here.reset(self._token)
             self.timed_out = self._scope.cancelled_caught
-            self._verdict.close(timed_out=self.timed_out)
+            self._verdict.close(timed_out=self.timed_out, outside=self._verdict.task)
         return swallow
 
 

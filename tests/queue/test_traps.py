@@ -31,7 +31,11 @@ from trio_orchestrator.testing import run_virtual
 
 SEEDS: Final = range(8)
 QUEUE: Final = Path(sys.modules[TaskQueue.__module__].__file__ or "").parent
-ENTRANCES: Final = {"task_queue.py", "group.py", "mapping.py"}  # whose `async with` is contextlib's, which is not protected
+ENTRANCES: Final = {
+    "task_queue.py",
+    "group.py",
+    "mapping.py",
+}  # whose `async with` is contextlib's, which is not protected
 ENGINE: Final = {str(path) for path in QUEUE.glob("*.py") if path.name not in ENTRANCES}
 schedules = pytest.mark.parametrize("seed", SEEDS)
 

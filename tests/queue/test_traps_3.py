@@ -225,11 +225,13 @@ def test_t09_a_queue_in_the_line_that_has_no_use_for_a_token_leaves_it(seed: int
         bodies = Bodies()
         resumed = trio.Event()
         done = trio.Event()
+        queues: list[TaskQueue] = []
 
         async def other() -> None:
             with trio.CancelScope() as scope:
                 try:
                     async with open_task_queue(limiter=limiter) as queue:
+                        queues.append(queue)
                         queue.submit_nowait(bodies.sleep, 1, "other")
                         await trio.sleep(1)
                         match act:
@@ -246,7 +248,7 @@ def test_t09_a_queue_in_the_line_that_has_no_use_for_a_token_leaves_it(seed: int
                                 raise ValueError(act)
                 except ValueError:
                     pass
-            assert_law(queue.statistics())
+            assert_law(queues[0].statistics())
             done.set()
 
         async with trio.open_nursery() as nursery, open_task_queue(limiter=limiter) as queue:

@@ -1,523 +1,248 @@
-"""Traps 16 to 18: whoever is called may call back, many retries at one instant, and nothing that spins."""
+"""Traps 13 to 15: ramps, the alarm, tombstones."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, TypeVarTuple, final
+import math
+from contextvars import ContextVar
+from random import Random
+from typing import Any, Final
 
 import pytest
 import trio
+import trio.lowlevel
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.queue.bodies import Bodies, Watch, assert_law, assert_over
-from trio_orchestrator import (
-    Failures,
-    Gate,
-    JobDroppedError,
-    JobHandle,
-    JobState,
-    KeyOrder,
-    RejectedError,
-    Retry,
-    TaskQueue,
-    open_task_queue,
-)
-from trio_orchestrator.abc import Instrument, JobFinished, LimitChanged, Policy, QueueDropped, RetryScheduled
-from trio_orchestrator.algorithms.backoff import Constant
-from trio_orchestrator.testing import SchedulerPasses, run_virtual
+from tests.queue.bodies import Bodies, assert_over
+from trio_orchestrator import JobState, Overflow, open_task_queue
+from trio_orchestrator.queue.alarm import Alarm
+from trio_orchestrator.testing import run_virtual
 
 schedules = pytest.mark.parametrize("seed", range(8))
-HOUR = 3600.0
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-Act = Callable[[TaskQueue, list[JobHandle[Any]], Bodies], object]
+variable: ContextVar[str] = ContextVar("variable", default="unset")
+thing_in_context: ContextVar[object] = ContextVar("thing_in_context", default=None)
 
 
-def _submit(queue: TaskQueue, handles: list[JobHandle[Any]], bodies: Bodies) -> None:
-    if len(handles) < 12:
-        handles.append(queue.submit_nowait(bodies.sleep, 1, priority=len(handles)))
+# ------------------------------------------------------------------------------------------------ T13: ramps
 
 
-def _resize(queue: TaskQueue, handles: list[JobHandle[Any]], bodies: Bodies) -> None:
-    queue.concurrency = 3 if queue.statistics().waiting > 2 else 1
-
-
-def _pause_and_resume(queue: TaskQueue, handles: list[JobHandle[Any]], bodies: Bodies) -> None:
-    queue.pause()
-    queue.resume(ramp=2)
-
-
-def _reprioritise(queue: TaskQueue, handles: list[JobHandle[Any]], bodies: Bodies) -> None:
-    for handle in handles:
-        handle.priority = -handle.priority + 1
-
-
-ACTS: dict[str, Act] = {
-    "clear": lambda queue, handles, bodies: queue.clear(),
-    "cancel all": lambda queue, handles, bodies: [handle.cancel("by a hook") for handle in tuple(handles)],
-    "cancel the last": lambda queue, handles, bodies: handles[-1].cancel("by a hook"),
-    "submit": _submit,
-    "resize": _resize,
-    "pause and resume": _pause_and_resume,
-    "reprioritise": _reprioritise,
-}
-acts = pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-
-
-@final
-class _Meddler(Instrument):
-    """Does something to the queue in every hook."""
-
-    def __init__(self) -> None:
-        self.act: Callable[[], object] = lambda: None
-        self.heard: list[str] = []
-
-    def _meddle(self, event: object, /) -> None:
-        self.heard.append(type(event).__name__)
-        self.act()
-
-    job_finished = queue_dropped = retry_scheduled = gave_up = limit_changed = gate_shut = gate_opened = _meddle
-
-
-async def _jobs_of_many_kinds(queue: TaskQueue, bodies: Bodies) -> list[JobHandle[Any]]:
-    handles: list[JobHandle[Any]] = []
-    for n in range(2):
-        handles += [
-            await queue.submit(bodies.sleep, 1, n),
-            await queue.submit(bodies.fail, 1, OSError(n), priority=1),
-            await queue.submit(bodies.fail, 1, ValueError(n), key="k"),
-            await queue.submit(bodies.clean_up, 9, 1, attempt_timeout=2, key="k"),
-        ]
-    return handles
-
-
-# ---------------------------------------------------------------------------------------------- T16: call backs
-
-
-@schedules
-@acts
-def test_t16_a_hook_may_do_anything_to_the_queue(seed: int, act: Act) -> None:
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    limit=st.integers(1, 12),
+    ramp=st.floats(1e-9, 1e9),
+    begin=st.floats(0, 1e9),
+    service=st.floats(0, 2),
+)
+def test_t13_a_ramp_moves_time_at_every_step_and_lets_no_more_run_than_it_says(
+    seed: int, limit: int, ramp: float, begin: float, service: float
+) -> None:
     async def main() -> None:
-        bodies, watch, meddler = Bodies(), Watch(), _Meddler()
-        async with open_task_queue(
-            concurrency=2,
-            per_key=1,
-            retry=Retry(on=OSError, attempts=2, backoff=Constant(1), instruments=[watch, meddler]),
-            failures=Failures.RECORD,
-            instruments=[watch, meddler],
-        ) as queue:
-            watch.queue = queue
-            handles = await _jobs_of_many_kinds(queue, bodies)
-            meddler.act = lambda: act(queue, handles, bodies)
-            await trio.sleep(1.5)
-            queue.clear()
-            queue.concurrency = 4
-        watch.check()
-        assert meddler.heard.count("JobFinished") == len(handles)
-        assert_over(queue, handles, bodies)
+        bodies = Bodies()
+        start = begin
+        async with open_task_queue(concurrency=limit) as queue:
+            queue.pause()
 
-    run_virtual(main, seed=seed)
-
-
-@schedules
-@acts
-def test_t16_a_job_may_do_anything_to_its_queue(seed: int, act: Act) -> None:
-    async def main() -> None:
-        bodies, watch = Bodies(), Watch()
-        async with open_task_queue(concurrency=2, per_key=1, failures=Failures.RECORD, instruments=[watch]) as queue:
-            watch.queue = queue
-
-            async def meddle() -> None:
+            async def body() -> None:
                 with bodies.inside():
-                    await trio.sleep(0.5)
-                    act(queue, handles, bodies)
-                    await trio.sleep(0.5)
+                    elapsed = trio.current_time() - start
+                    if elapsed < ramp:
+                        assert bodies.running <= max(1, math.floor(limit * elapsed / ramp * (1 + 1e-8)))
+                    await trio.sleep(service * ramp)
 
-            handles = [await queue.submit(meddle)]
-            handles += await _jobs_of_many_kinds(queue, bodies)
-        watch.check()
-        assert bodies.peak <= 3
+            handles = [queue.submit_nowait(body) for _ in range(2 * limit)]
+            await trio.sleep(begin)
+            start = trio.current_time()
+            queue.resume(ramp=ramp)
+        assert bodies.peak <= limit
         assert_over(queue, handles, bodies)
 
-    run_virtual(main, seed=seed)
+    run_virtual(main, seed=seed, max_jumps=1000)
 
 
-@schedules
-@acts
-def test_t16_a_waiter_may_do_anything_to_the_queue(seed: int, act: Act) -> None:
-    async def main() -> None:
-        bodies, watch = Bodies(), Watch()
-        async with (
-            trio.open_nursery() as nursery,
-            open_task_queue(concurrency=2, per_key=1, failures=Failures.RECORD, instruments=[watch]) as queue,
-        ):
-            watch.queue = queue
-            handles = await _jobs_of_many_kinds(queue, bodies)
-
-            async def wait(handle: JobHandle[Any]) -> None:
-                try:
-                    await handle.wait()
-                except Exception:
-                    pass
-                if not queue.statistics().idle:
-                    act(queue, handles, bodies)
-
-            for handle in tuple(handles):
-                nursery.start_soon(wait, handle)
-            await queue.wait_idle()
-        watch.check()
-        assert_over(queue, handles, bodies)
-
-    run_virtual(main, seed=seed)
-
-
-def test_t16_a_hook_that_raises_is_logged_once_and_removed(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Instrument):
-        def job_finished(self, event: JobFinished, /) -> None:
-            raise ValueError("a broken hook")
-
-    async def main() -> None:
-        bodies, watch = Bodies(), Watch()
-        async with open_task_queue(concurrency=2, instruments=[Broken(), watch]) as queue:
-            handles = [await queue.submit(bodies.sleep, 1) for _ in range(5)]
-        assert watch.heard == 5
-        assert_over(queue, handles, bodies)
-
-    with caplog.at_level(logging.ERROR):
-        run_virtual(main)
-    assert len(caplog.records) == 1
-    assert "raised and was removed" in caplog.text
-    assert "a broken hook" in caplog.text
-
-
-def test_t16_a_drop_is_told_before_the_jobs_it_ends() -> None:
-    heard: list[object] = []
-
-    class Listener(Instrument):
-        def queue_dropped(self, event: QueueDropped, /) -> None:
-            heard.append((event.reason, event.count))
-
-        def job_finished(self, event: JobFinished, /) -> None:
-            heard.append(event.state)
-
-        def limit_changed(self, event: LimitChanged, /) -> None:
-            heard.append((event.old, event.new))
-
-    async def main() -> None:
-        async with open_task_queue(concurrency=1, instruments=[Listener()]) as queue:
-            for _ in range(3):
-                queue.submit_nowait(trio.sleep, 1)
-            queue.clear("enough")
-            queue.concurrency = 2
-            queue.concurrency = 2
-
-    run_virtual(main)
-    assert heard == [("enough", 2), "dropped", "dropped", (1, 2), "succeeded"]
-
-
-def test_t16_a_retry_hook_may_cancel_the_job_that_failed() -> None:
+@pytest.mark.parametrize("limit", [0, 1, 3, math.inf])
+def test_t13_a_ramp_at_the_edges(limit: float) -> None:
     async def main() -> None:
         bodies = Bodies()
-
-        class Canceller(Instrument):
-            def retry_scheduled(self, event: RetryScheduled, /) -> None:
-                handle.cancel("no more")
-
-        retry = Retry(on=OSError, attempts=9, backoff=Constant(1), instruments=[Canceller()])
-        async with open_task_queue(retry=retry, failures=Failures.RECORD) as queue:
-            handle = queue.submit_nowait(bodies.fail, 1, OSError("its own"))
-            await trio.sleep(5)
-            assert handle.attempts == 1
-            with pytest.raises(OSError, match="its own"):
-                handle.result_nowait()
-        assert_over(queue, [handle], bodies)
-
-    run_virtual(main)
-
-
-# ------------------------------------------------------------------------------------- T17: many retries at once
-
-
-@schedules
-@pytest.mark.parametrize("options", [{}, {"priority": 2}, {"attempt_timeout": 50}], ids=str)
-def test_t17_a_thousand_failures_of_one_instant_come_back_in_their_order(seed: int, options: dict[str, Any]) -> None:
-    many = 1000 if not options and seed == 0 else 60
-
-    async def main() -> None:
-        order: list[object] = []
-        healthy = False
-
-        async def body(n: object) -> None:
-            if not healthy:
-                raise OSError
-            order.append(n)
-
-        retry = Retry(on=OSError, attempts=2, backoff=Constant(2))
-        async with open_task_queue(concurrency=many, retry=retry, max_waiting=3 * many) as queue:
-            for n in range(many):
-                queue.submit_nowait(body, n, **options)
-            await trio.sleep(1)
-            assert queue.statistics().retry_scheduled == many
+        async with open_task_queue(concurrency=2) as queue:
             queue.pause()
-            for n in range(many):
-                queue.submit_nowait(body, ("newcomer", n), **options)
-            await trio.sleep(2)
-            assert queue.statistics().waiting == 2 * many
-            healthy = True
-            queue.concurrency = 1
-            queue.resume()
-        assert order == [*range(many), *[("newcomer", n) for n in range(many)]]
-
-    run_virtual(main, seed=seed)
-
-
-@schedules
-@pytest.mark.parametrize("strict", [False, True])
-def test_t17_a_retry_whose_key_is_full_waits_for_it(seed: int, strict: bool) -> None:
-    async def main() -> None:
-        bodies = Bodies()
-        attempts = 0
-
-        async def flaky() -> None:
-            nonlocal attempts
-            attempts += 1
-            with bodies.inside("flaky"):
-                await trio.sleep(1)
-                if attempts == 1:
-                    raise OSError
-
-        async with open_task_queue(
-            concurrency=5,
-            per_key=1,
-            per_key_order=KeyOrder.STRICT if strict else KeyOrder.FREE,
-            retry=Retry(on=OSError, backoff=Constant(1)),
-        ) as queue:
-            handles: list[JobHandle[Any]] = [await queue.submit(flaky, key="a")]
-            handles += [await queue.submit(bodies.sleep, 5, n, key="a") for n in (1, 2)]
-            handles.append(await queue.submit(bodies.sleep, 5, "other", key="b"))
-        then = [(2, "flaky"), (3, 1), (8, 2)] if strict else [(1, 1), (6, "flaky"), (7, 2)]
-        assert bodies.starts[2:] == then
-        assert set(bodies.starts[:2]) == {(0, "flaky"), (0, "other")}
-        assert_over(queue, handles, bodies)
-
-    run_virtual(main, seed=seed)
-
-
-@schedules
-def test_t17_retries_that_fall_due_at_a_shut_gate_wait_and_keep_their_order(seed: int) -> None:
-    async def main() -> None:
-        bodies = Bodies()
-        gate = Gate("server")
-        healthy = False
-
-        async def body(n: int) -> None:
-            with bodies.inside(n):
-                if not healthy:
-                    raise OSError
-
-        async with open_task_queue(concurrency=9, retry=Retry(on=OSError, backoff=Constant(2))) as queue:
-            handles = [await queue.submit(body, n, gate=gate) for n in range(9)]
-            await trio.sleep(1)
-            healthy = True
-            gate.shut(10)
-            queue.concurrency = 1
-            handles.append(await queue.submit(body, 9))  # another gate: it is not held back
+            handles = [queue.submit_nowait(bodies.sleep, 100) for _ in range(4)]
+            queue.concurrency = limit if limit == math.inf else int(limit)
+            queue.resume(ramp=10)
             await trio.sleep(5)
-            assert bodies.starts[9:] == [(1, 9)]
-            assert (queue.statistics().waiting, queue.statistics().retry_scheduled) == (9, 0)
-        assert bodies.starts[10:] == [(11, n) for n in range(9)]
+            assert bodies.started == min(limit, 1)
+            await trio.sleep(5.5)
+            assert bodies.started == min(limit, 4)
+            queue.concurrency = 4
+            await trio.lowlevel.checkpoint()
+            queue.resume(ramp=10)  # not paused: nothing happens
+        assert bodies.times[-1] in (10, 10.5, 100)
         assert_over(queue, handles, bodies)
 
-    run_virtual(main, seed=seed)
-
-
-# -------------------------------------------------------------------------------------------- T18: nothing spins
-
-
-@final
-class _Refusing(Policy):
-    def __init__(self, retry_after: float) -> None:
-        self.refusal = RejectedError(retry_after=retry_after)
-        self.refused = 0
-
-    async def call(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        self.refused += 1
-        raise self.refusal
-
-
-async def _still(queue: TaskQueue, passes: SchedulerPasses, seconds: float = HOUR) -> int:
-    """Return how many passes of the scheduler there are in an hour in which nothing can start."""
-    await trio.testing.wait_all_tasks_blocked()
-    assert_law(queue.statistics())
-    assert queue.statistics().waiting + queue.statistics().retry_scheduled
-    before = passes.count
-    await trio.sleep(seconds)
-    return passes.count - before - 1  # our own
-
-
-def _paused(queue: TaskQueue) -> None:
-    queue.pause()
-    for n in range(5):
-        queue.submit_nowait(trio.sleep, 1, priority=n, timeout=9 * HOUR)
-
-
-def _limit_of_0(queue: TaskQueue) -> None:
-    queue.concurrency = 0
-    for _ in range(5):
-        queue.submit_nowait(trio.sleep, 1)
-
-
-def _limit_of_0_from_outside(queue: TaskQueue) -> None:
-    queue.limiter.total_tokens = 0
-    for _ in range(5):
-        queue.submit_nowait(trio.sleep, 1)
-
-
-def _keys_blocked(queue: TaskQueue) -> None:
-    for key in "ab":
-        for _ in range(5):
-            queue.submit_nowait(trio.sleep, 2 * HOUR, key=key)
-
-
-def _delayed(queue: TaskQueue) -> None:
-    for _ in range(5):
-        queue.submit_nowait(trio.sleep, 1, delay=2 * HOUR)
-
-
-def _gate_shut(queue: TaskQueue) -> None:
-    gate = Gate(ramp=HOUR)
-    gate.shut(2 * HOUR)
-    for _ in range(5):
-        queue.submit_nowait(trio.sleep, 1, gate=gate)
-
-
-def _heavy_in_wait(queue: TaskQueue) -> None:
-    queue.submit_nowait(trio.sleep, 2 * HOUR)
-    for _ in range(3):
-        queue.submit_nowait(trio.sleep, 1, weight=9)
-
-
-async def _fails() -> None:
-    raise OSError
-
-
-def _all_retry_scheduled(queue: TaskQueue) -> None:
-    for _ in range(50):
-        queue.submit_nowait(_fails)
-
-
-def _closing(queue: TaskQueue) -> None:
-    _paused(queue)
-    queue._engine.refuse_outsiders("its block was left")
-
-
-def _debt(queue: TaskQueue) -> None:
-    for _ in range(8):
-        queue.submit_nowait(trio.sleep, 2 * HOUR)
-    queue.concurrency = 1
-
-
-STILL: list[Callable[[TaskQueue], None]] = [
-    _paused,
-    _limit_of_0,
-    _limit_of_0_from_outside,
-    _keys_blocked,
-    _delayed,
-    _gate_shut,
-    _heavy_in_wait,
-    _all_retry_scheduled,
-    _closing,
-    _debt,
-]
+    run_virtual(main, max_jumps=1000)
 
 
 @schedules
-@pytest.mark.parametrize("prepare", STILL, ids=lambda prepare: prepare.__name__)
-def test_t18_an_hour_in_which_nothing_can_start_costs_nothing(seed: int, prepare: Callable[[TaskQueue], None]) -> None:
-    passes = SchedulerPasses()
-
-    async def main() -> None:
-        retry = Retry(on=OSError, backoff=Constant(2 * HOUR))
-        async with open_task_queue(concurrency=4, per_key=1, retry=retry, failures=Failures.RECORD) as queue:
-            prepare(queue)
-            with trio.move_on_after(0.1):
-                await queue.wait_idle()
-            assert await _still(queue, passes) == 0
-            await queue.close()
-
-    run_virtual(main, seed=seed, instruments=[passes])
-
-
-@schedules
-@pytest.mark.parametrize("retry_after", [2 * HOUR, float("inf")])
-def test_t18_nothing_spins_against_an_open_circuit(seed: int, retry_after: float) -> None:
-    passes = SchedulerPasses()
-    circuit = _Refusing(retry_after)
-
+def test_t13_a_ramp_goes_step_by_step(seed: int) -> None:
     async def main() -> None:
         bodies = Bodies()
-        async with open_task_queue(concurrency=4, protect=circuit) as queue:
-            handles = [queue.submit_nowait(bodies.sleep, 1) for _ in range(50)]
-            spent = await _still(queue, passes)
-            assert bodies.started == 0
-            if retry_after < float("inf"):
-                assert (circuit.refused, spent) == (4, 0)
-            else:  # one job goes first, after at most 1, 2, 4 ... 30 s
-                assert 100 < circuit.refused < 600
-                assert spent <= 4 * circuit.refused
-            assert {handle.attempts for handle in handles} == {0}
-            await queue.close()
-        assert_over(queue, handles, bodies)
-
-    run_virtual(main, seed=seed, instruments=[passes])
-
-
-def test_t18_a_probe_that_hangs_lets_nothing_spin_and_its_end_settles_the_gate() -> None:
-    passes = SchedulerPasses()
-
-    async def main() -> None:
-        bodies = Bodies()
-        gate = Gate("probed")
         async with open_task_queue(concurrency=4) as queue:
-            gate.refused(float("inf"))
-            handles = [queue.submit_nowait(bodies.sleep, 2 * HOUR, gate=gate) for _ in range(5)]
-            await trio.sleep(2)
-            assert bodies.started == 1
-            assert await _still(queue, passes) == 0
-            handles[0].cancel("neutral: another one goes first")
+            queue.pause()
+            handles = [queue.submit_nowait(bodies.sleep, 100) for _ in range(5)]
             await trio.sleep(1)
-            assert (bodies.started, bodies.running) == (2, 1)
-        assert [handle.state for handle in handles] == [JobState.CANCELLED] + 4 * [JobState.SUCCEEDED]
-        assert len(set(bodies.times[2:])) <= 2  # the success opened it for all
+            queue.resume(ramp=8)
+        assert bodies.times == [1, 5, 7, 9, 101]
         assert_over(queue, handles, bodies)
 
-    run_virtual(main, instruments=[passes])
+    run_virtual(main, seed=seed)
 
 
-def test_t18_clearing_a_still_queue_ends_every_wait() -> None:
+# -------------------------------------------------------------------------------------------- T14: the alarm
+
+
+@schedules
+def test_t14_the_alarm_hears_of_an_earlier_time_and_of_one_that_is_gone(seed: int) -> None:
     async def main() -> None:
-        async with open_task_queue(concurrency=1, retry=Retry(on=OSError, backoff=Constant(HOUR))) as queue:
-            handles: list[JobHandle[Any]] = [await queue.submit(_fails)]
+        bodies = Bodies()
+        async with open_task_queue(concurrency=9) as queue:
+            late = await queue.submit(bodies.sleep, 0, 50, delay=50)
             await trio.sleep(1)
+            early = await queue.submit(bodies.sleep, 0, 10, start_at=10)
+            head = await queue.submit(bodies.sleep, 0, 5, delay=4)
+            now = await queue.submit(bodies.sleep, 0, 1, delay=0)
+            past = await queue.submit(bodies.sleep, 0, 1, start_at=0.5)
+            head.cancel()  # the head of the heap: the alarm wakes for nothing, or not at all
+            handles = [late, early, head, now, past]
+            await trio.sleep(9)  # the alarm and we wake in the same tick
+            handles.append(await queue.submit(bodies.sleep, 0, 12, delay=2))
+            handles.append(await queue.submit(bodies.sleep, 0, 10, delay=0))
+            await trio.sleep(5)
+            assert queue.clear() == 1
+        assert bodies.starts == [(1, 1), (1, 1), (10, 10), (10, 10), (12, 12)]
+        assert trio.current_time() == 15
+        assert_over(queue, handles, bodies)
+
+    run_virtual(main, seed=seed)
+
+
+def test_t14_cancelled_entries_of_the_alarm_are_compacted() -> None:
+    async def main() -> None:
+        async with open_task_queue(concurrency=1, max_waiting=math.inf) as queue:
+            heap = queue._engine.alarm._heap
+            keeper = queue.submit_nowait(trio.sleep, 0, delay=5)
+            for n in range(2000):
+                queue.submit_nowait(trio.sleep, 0, delay=10 + n % 7, timeout=1000, start_within=500).cancel()
+                assert len(heap) < 300
+            handles = [queue.submit_nowait(trio.sleep, 0, timeout=1000) for _ in range(2000)]
+            await trio.sleep(1)
+            assert {handle.state for handle in handles} == {JobState.SUCCEEDED}
+            assert len(heap) < 300
+        assert keeper.state is JobState.SUCCEEDED
+        assert trio.current_time() == 5
+
+    run_virtual(main)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_t14_everything_fires_once_at_its_time_in_order(seed: int) -> None:
+    random = Random(seed)
+    fired: list[tuple[float, float]] = []
+
+    async def main() -> None:
+        alarm = Alarm(lambda jobs: None)
+        expected: list[float] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alarm.run)
+            timers = []
+            for _ in range(30):
+                due = trio.current_time() + random.choice([-1, 0, 0.5, 1, 3, 7])
+                timers.append((due, alarm.call_at(due, lambda due=due: fired.append((due, trio.current_time())))))  # type: ignore[misc]
+                if random.random() < 0.3:
+                    _, gone = timers.pop(random.randrange(len(timers)))
+                    alarm.cancel(gone)
+                    alarm.cancel(gone)
+                if random.random() < 0.3:
+                    await trio.sleep(random.choice([0, 0.5, 1]))
+            expected = [due for due, _ in timers]
+            await trio.sleep(10)
+            assert len(alarm) == 0
+            nursery.cancel_scope.cancel()
+        assert set(expected) <= {due for due, _ in fired}
+        assert all(at >= due for due, at in fired)
+        assert [at for _, at in fired] == sorted(at for _, at in fired)
+
+    run_virtual(main, seed=seed)
+
+
+# ----------------------------------------------------------------------------------------- T15: tombstones
+
+
+_FEW: Final = 400
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": 3}, {"key": "k"}, {"delay": 9}], ids=str)
+@pytest.mark.parametrize("order", ["first", "last", "random"])
+def test_t15_jobs_cancelled_while_paused_leave_no_tombstones(options: Any, order: str) -> None:
+    async def main() -> None:
+        async with open_task_queue(concurrency=1, per_key=1, max_waiting=math.inf) as queue:
+            schedule = queue._engine.schedule
             queue.pause()
-            handles.append(await queue.submit(trio.sleep, 1))
-            handles.append(await queue.submit(trio.sleep, 1, delay=HOUR))
-            ended: list[type[Exception]] = []
+            for _ in range(3):
+                handles = [queue.submit_nowait(trio.sleep, 0, **options) for _ in range(1000)]
+                if order == "random":
+                    Random(0).shuffle(handles)
+                for handle in handles if order == "first" else reversed(handles):
+                    handle.cancel()
+                size = (
+                    len(schedule.fifo) + sum(len(heap) for heap in schedule._heaps()) + len(queue._engine.alarm._heap)
+                )
+                assert size < _FEW
+                assert queue.statistics().waiting == 0
+            queue.resume()
 
-            async def wait(handle: JobHandle[Any]) -> None:
-                with pytest.raises(JobDroppedError) as caught:
-                    await handle.wait()
-                ended.append(type(caught.value))
+    run_virtual(main)
 
-            async with trio.open_nursery() as nursery:
-                for handle in handles:
-                    nursery.start_soon(wait, handle)
-                await trio.sleep(1)
-                assert queue.clear() == 3
-            assert len(ended) == 3
-            await queue.wait_idle()
+
+def test_t15_priorities_changed_a_hundred_times_a_job_leave_no_tombstones() -> None:
+    async def main() -> None:
+        random = Random(5)
+        async with open_task_queue(concurrency=1) as queue:
+            schedule = queue._engine.schedule
+            queue.pause()
+            order: list[int] = []
+
+            async def body(n: int) -> None:
+                order.append(n)
+
+            handles = [queue.submit_nowait(body, n) for n in range(50)]
+            for _ in range(5000):
+                handles[random.randrange(50)].priority = random.randrange(10)
+            size = len(schedule.fifo) + sum(len(heap) for heap in schedule._heaps())
+            assert size < _FEW
+            s = queue.statistics()
+            assert (s.submitted, s.waiting) == (50, 50)
+            queue.resume()
+        assert sorted(order) == list(range(50))
+        priorities = [handles[n].priority for n in order]
+        assert priorities == sorted(priorities, reverse=True)
         assert_over(queue, handles)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.DROP_LOWEST])
+def test_t15_a_queue_that_drops_remembers_no_ended_jobs(overflow: Overflow) -> None:
+    async def main() -> None:
+        async with open_task_queue(concurrency=1, overflow=overflow, max_waiting=10) as queue:
+            first = await queue.submit(trio.sleep, 0, delay=1e6)  # waits at the head all the time
+            for _ in range(1000):
+                await queue.submit(trio.sleep, 0)
+                await queue.wait_below(5)
+            held = queue._engine.victims
+            assert held is not None
+            remembered = len(getattr(held, "_jobs", getattr(held, "_heap", ())))
+            assert remembered < _FEW
+            first.cancel()
 
     run_virtual(main)

@@ -1,372 +1,330 @@
-"""Traps 19 to 21: idle with a successor, FAIL_FAST at bad moments, and the user's exception, bare."""
+"""Traps 16 and 17: whoever is called may call back, and many retries at one instant."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar, TypeVarTuple, final
 
 import pytest
 import trio
-import trio.lowlevel
 
-from tests.queue.bodies import Bodies, assert_law, assert_over
+from tests.queue.bodies import Bodies, Watch, assert_over
 from trio_orchestrator import (
     Failures,
-    JobGroup,
+    Gate,
     JobHandle,
-    JobState,
+    KeyOrder,
     Retry,
-    Timeout,
-    map_all,
-    open_map,
+    TaskQueue,
     open_task_queue,
 )
+from trio_orchestrator.abc import Instrument, JobFinished, LimitChanged, QueueDropped, RetryScheduled
 from trio_orchestrator.algorithms.backoff import Constant
 from trio_orchestrator.testing import run_virtual
 
 schedules = pytest.mark.parametrize("seed", range(8))
+HOUR = 3600.0
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+Act = Callable[[TaskQueue, list[JobHandle[Any]], Bodies], object]
 
 
-# ----------------------------------------------------------------------------------------- T19: a chain of jobs
+def _submit(queue: TaskQueue, handles: list[JobHandle[Any]], bodies: Bodies) -> None:
+    if len(handles) < 12:
+        handles.append(queue.submit_nowait(bodies.sleep, 1, priority=len(handles)))
+
+
+def _resize(queue: TaskQueue, handles: list[JobHandle[Any]], bodies: Bodies) -> None:
+    queue.concurrency = 3 if queue.statistics().waiting > 2 else 1
+
+
+def _pause_and_resume(queue: TaskQueue, handles: list[JobHandle[Any]], bodies: Bodies) -> None:
+    queue.pause()
+    queue.resume(ramp=2)
+
+
+def _reprioritise(queue: TaskQueue, handles: list[JobHandle[Any]], bodies: Bodies) -> None:
+    for handle in handles:
+        handle.priority = -handle.priority + 1
+
+
+ACTS: dict[str, Act] = {
+    "clear": lambda queue, handles, bodies: queue.clear(),
+    "cancel all": lambda queue, handles, bodies: [handle.cancel("by a hook") for handle in tuple(handles)],
+    "cancel the last": lambda queue, handles, bodies: handles[-1].cancel("by a hook"),
+    "submit": _submit,
+    "resize": _resize,
+    "pause and resume": _pause_and_resume,
+    "reprioritise": _reprioritise,
+}
+acts = pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+
+
+@final
+class _Meddler(Instrument):
+    """Does something to the queue in every hook."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], object] = lambda: None
+        self.heard: list[str] = []
+
+    def _meddle(self, event: object, /) -> None:
+        self.heard.append(type(event).__name__)
+        self.act()
+
+    job_finished = queue_dropped = retry_scheduled = gave_up = limit_changed = gate_shut = gate_opened = _meddle
+
+
+async def _jobs_of_many_kinds(queue: TaskQueue, bodies: Bodies) -> list[JobHandle[Any]]:
+    handles: list[JobHandle[Any]] = []
+    for n in range(2):
+        handles += [
+            await queue.submit(bodies.sleep, 1, n),
+            await queue.submit(bodies.fail, 1, OSError(n), priority=1),
+            await queue.submit(bodies.fail, 1, ValueError(n), key="k"),
+            await queue.submit(bodies.clean_up, 9, 1, attempt_timeout=2, key="k"),
+        ]
+    return handles
+
+
+# ---------------------------------------------------------------------------------------------- T16: call backs
 
 
 @schedules
-@pytest.mark.parametrize("how", ["submit_nowait", "submit", "run in a child", "retry"])
-def test_t19_idle_is_not_between_a_job_and_its_successor(seed: int, how: str) -> None:
+@acts
+def test_t16_a_hook_may_do_anything_to_the_queue(seed: int, act: Act) -> None:
     async def main() -> None:
-        bodies = Bodies()
-        idle_at: list[tuple[float, int]] = []
-        retry = Retry(on=OSError, attempts=9, backoff=Constant(0))
-
-        async def link(left: int) -> None:
-            with bodies.inside(left):
-                await trio.sleep(1)
-                if not left:
-                    return
-                if how == "retry" and bodies.started <= 9 - left:
-                    raise OSError
-                if how == "submit":
-                    await queue.submit(link, left - 1)
-                else:
-                    queue.submit_nowait(link, left - 1)
-
-        async def wait() -> None:
-            await queue.wait_idle()
-            idle_at.append((trio.current_time(), bodies.returned))
-            assert queue.statistics().idle
-
-        async with trio.open_nursery() as nursery, open_task_queue(concurrency=2, retry=retry) as queue:
-            await queue.submit(link, 5)
-            await trio.lowlevel.checkpoint()
-            for _ in range(3):
-                nursery.start_soon(wait)
-        assert idle_at == [(bodies.started, bodies.returned)] * 3
-        assert bodies.returned == 6
-        assert_law(queue.statistics())
-
-    run_virtual(main, seed=seed)
-
-
-@schedules
-def test_t19_leaving_the_block_waits_for_successors_too(seed: int) -> None:
-    async def main() -> None:
-        bodies = Bodies()
-
-        async def link(left: int) -> None:
-            with bodies.inside(left):
-                if left:
-                    await queue.submit(link, left - 1, delay=1)
-
-        async with open_task_queue(concurrency=1, max_waiting=1) as queue:
-            await queue.submit(link, 10)
-        assert trio.current_time() == 10
-        assert bodies.returned == 11
-        with pytest.raises(trio.ClosedResourceError):
-            await queue.submit(link, 0)
-
-    run_virtual(main, seed=seed)
-
-
-# ------------------------------------------------------------------------------------------- T20: FAIL_FAST
-
-
-class _Error(Exception):
-    pass
-
-
-@schedules
-def test_t20_two_failures_of_one_instant_the_first_to_end_comes_out(seed: int) -> None:
-    async def main() -> None:
-        bodies = Bodies()
-        ended: list[_Error] = []
-        errors = [_Error(n) for n in range(3)]
-
-        async def fail(error: _Error) -> None:
-            with bodies.inside():
-                await trio.sleep(1)
-                ended.append(error)
-                raise error
-
-        handles: list[JobHandle[Any]] = []
-        with pytest.raises(_Error) as caught:
-            async with open_task_queue(concurrency=5, failures=Failures.FAIL_FAST) as queue:
-                handles += [await queue.submit(fail, error) for error in errors]
-                handles += [await queue.submit(bodies.sleep, 100) for _ in range(4)]
-                await trio.sleep(100)
-        assert trio.current_time() == 1
-        assert caught.value is ended[0]
-        assert caught.value.__context__ is None
-        assert [handle.state for handle in handles[3:]] == [JobState.CANCELLED] * 4
+        bodies, watch, meddler = Bodies(), Watch(), _Meddler()
+        async with open_task_queue(
+            concurrency=2,
+            per_key=1,
+            retry=Retry(on=OSError, attempts=2, backoff=Constant(1), instruments=[watch, meddler]),
+            failures=Failures.RECORD,
+            instruments=[watch, meddler],
+        ) as queue:
+            watch.queue = queue
+            handles = await _jobs_of_many_kinds(queue, bodies)
+            meddler.act = lambda: act(queue, handles, bodies)
+            await trio.sleep(1.5)
+            queue.clear()
+            queue.concurrency = 4
+        watch.check()
+        assert meddler.heard.count("JobFinished") == len(handles)
         assert_over(queue, handles, bodies)
 
     run_virtual(main, seed=seed)
 
 
 @schedules
-def test_t20_a_failure_while_the_block_raises_is_named_in_a_note(seed: int) -> None:
+@acts
+def test_t16_a_job_may_do_anything_to_its_queue(seed: int, act: Act) -> None:
     async def main() -> None:
-        own, failure = ValueError("the block's own"), _Error("a job's")
+        bodies, watch = Bodies(), Watch()
+        async with open_task_queue(concurrency=2, per_key=1, failures=Failures.RECORD, instruments=[watch]) as queue:
+            watch.queue = queue
 
-        async def fail() -> None:
-            await trio.sleep(1)
-            raise failure
+            async def meddle() -> None:
+                with bodies.inside():
+                    await trio.sleep(0.5)
+                    act(queue, handles, bodies)
+                    await trio.sleep(0.5)
 
-        handles = []
-        with pytest.raises(ValueError, match="the block's own") as caught:
-            async with open_task_queue(failures=Failures.FAIL_FAST) as queue:
-                handles.append(await queue.submit(fail))
+            handles = [await queue.submit(meddle)]
+            handles += await _jobs_of_many_kinds(queue, bodies)
+        watch.check()
+        assert bodies.peak <= 3
+        assert_over(queue, handles, bodies)
+
+    run_virtual(main, seed=seed)
+
+
+@schedules
+@acts
+def test_t16_a_waiter_may_do_anything_to_the_queue(seed: int, act: Act) -> None:
+    async def main() -> None:
+        bodies, watch = Bodies(), Watch()
+        async with (
+            trio.open_nursery() as nursery,
+            open_task_queue(concurrency=2, per_key=1, failures=Failures.RECORD, instruments=[watch]) as queue,
+        ):
+            watch.queue = queue
+            handles = await _jobs_of_many_kinds(queue, bodies)
+
+            async def wait(handle: JobHandle[Any]) -> None:
                 try:
-                    await trio.sleep(100)
-                finally:
-                    raise own
-        assert caught.value is own
-        assert any('_Error("a job\'s")' in note for note in own.__notes__), own.__notes__
-        assert_over(queue, handles)
+                    await handle.wait()
+                except Exception:
+                    pass
+                if not queue.statistics().idle:
+                    act(queue, handles, bodies)
 
-    run_virtual(main, seed=seed)
-
-
-@schedules
-def test_t20_a_failure_while_the_queue_is_paused_ends_it_all_the_same(seed: int) -> None:
-    async def main() -> None:
-        bodies = Bodies()
-        error = _Error()
-        handles: list[JobHandle[Any]] = []
-        with pytest.raises(_Error) as caught:
-            async with open_task_queue(concurrency=1, failures=Failures.FAIL_FAST) as queue:
-                handles.append(await queue.submit(bodies.fail, 1, error))
-                handles.append(await queue.submit(bodies.sleep, 1))
-                await trio.sleep(0.5)
-                queue.pause()
-        assert caught.value is error
-        assert trio.current_time() == 1
-        assert handles[1].state is JobState.CANCELLED
+            for handle in tuple(handles):
+                nursery.start_soon(wait, handle)
+            await queue.wait_idle()
+        watch.check()
         assert_over(queue, handles, bodies)
 
     run_virtual(main, seed=seed)
 
 
-@schedules
-def test_t20_what_fails_in_its_clean_up_after_the_first_failure_is_not_the_first(seed: int) -> None:
+def test_t16_a_hook_that_raises_is_logged_once_and_removed(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Instrument):
+        def job_finished(self, event: JobFinished, /) -> None:
+            raise ValueError("a broken hook")
+
     async def main() -> None:
-        first = _Error("first")
+        bodies, watch = Bodies(), Watch()
+        async with open_task_queue(concurrency=2, instruments=[Broken(), watch]) as queue:
+            handles = [await queue.submit(bodies.sleep, 1) for _ in range(5)]
+        assert watch.heard == 5
+        assert_over(queue, handles, bodies)
 
-        async def clean_up_badly() -> None:
-            try:
-                await trio.sleep(100)
-            finally:
-                raise _Error("in the clean-up")
-
-        async def fail() -> None:
-            await trio.sleep(1)
-            raise first
-
-        handles: list[JobHandle[Any]] = []
-        with pytest.raises(_Error) as caught:
-            async with open_task_queue(concurrency=5, failures=Failures.FAIL_FAST) as queue:
-                handles += [await queue.submit(clean_up_badly) for _ in range(2)]
-                handles.append(await queue.submit(fail))
-                handles += [await queue.submit(clean_up_badly) for _ in range(2)]
-        assert caught.value is first
-        assert {handle.state for handle in handles} == {JobState.FAILED}
-        assert_over(queue, handles)
-
-    run_virtual(main, seed=seed)
+    with caplog.at_level(logging.ERROR):
+        run_virtual(main)
+    assert len(caplog.records) == 1
+    assert "raised and was removed" in caplog.text
+    assert "a broken hook" in caplog.text
 
 
-@schedules
-def test_t20_retries_come_before_the_end(seed: int) -> None:
+def test_t16_a_drop_is_told_before_the_jobs_it_ends() -> None:
+    heard: list[object] = []
+
+    class Listener(Instrument):
+        def queue_dropped(self, event: QueueDropped, /) -> None:
+            heard.append((event.reason, event.count))
+
+        def job_finished(self, event: JobFinished, /) -> None:
+            heard.append(event.state)
+
+        def limit_changed(self, event: LimitChanged, /) -> None:
+            heard.append((event.old, event.new))
+
+    async def main() -> None:
+        async with open_task_queue(concurrency=1, instruments=[Listener()]) as queue:
+            for _ in range(3):
+                queue.submit_nowait(trio.sleep, 1)
+            queue.clear("enough")
+            queue.concurrency = 2
+            queue.concurrency = 2
+
+    run_virtual(main)
+    assert heard == [("enough", 2), "dropped", "dropped", (1, 2), "succeeded"]
+
+
+def test_t16_a_retry_hook_may_cancel_the_job_that_failed() -> None:
     async def main() -> None:
         bodies = Bodies()
-        error = _Error()
-        retry = Retry(on=_Error, attempts=3, backoff=Constant(10))
-        with pytest.raises(_Error) as caught:
-            async with open_task_queue(failures=Failures.FAIL_FAST, retry=retry) as queue:
-                handle = await queue.submit(bodies.fail, 0, error)
-        assert caught.value is error
-        assert bodies.times == [0, 10, 20]
+
+        class Canceller(Instrument):
+            def retry_scheduled(self, event: RetryScheduled, /) -> None:
+                handle.cancel("no more")
+
+        retry = Retry(on=OSError, attempts=9, backoff=Constant(1), instruments=[Canceller()])
+        async with open_task_queue(retry=retry, failures=Failures.RECORD) as queue:
+            handle = queue.submit_nowait(bodies.fail, 1, OSError("its own"))
+            await trio.sleep(5)
+            assert handle.attempts == 1
+            with pytest.raises(OSError, match="its own"):
+                handle.result_nowait()
         assert_over(queue, [handle], bodies)
 
+    run_virtual(main)
+
+
+# ------------------------------------------------------------------------------------- T17: many retries at once
+
+
+@schedules
+@pytest.mark.parametrize("options", [{}, {"priority": 2}, {"attempt_timeout": 50}], ids=str)
+def test_t17_a_thousand_failures_of_one_instant_come_back_in_their_order(seed: int, options: dict[str, Any]) -> None:
+    many = 1000 if not options and seed == 0 else 60
+
+    async def main() -> None:
+        order: list[object] = []
+        healthy = False
+
+        async def body(n: object) -> None:
+            if not healthy:
+                raise OSError
+            order.append(n)
+
+        retry = Retry(on=OSError, attempts=2, backoff=Constant(2))
+        async with open_task_queue(concurrency=many, retry=retry, max_waiting=3 * many) as queue:
+            for n in range(many):
+                queue.submit_nowait(body, n, **options)
+            await trio.sleep(1)
+            assert queue.statistics().retry_scheduled == many
+            queue.pause()
+            for n in range(many):
+                queue.submit_nowait(body, ("newcomer", n), **options)
+            await trio.sleep(2)
+            assert queue.statistics().waiting == 2 * many
+            healthy = True
+            queue.concurrency = 1
+            queue.resume()
+        assert order == [*range(many), *[("newcomer", n) for n in range(many)]]
+
     run_virtual(main, seed=seed)
 
 
-# ------------------------------------------------------------------------------------- T21: the bare exception
+@schedules
+@pytest.mark.parametrize("strict", [False, True])
+def test_t17_a_retry_whose_key_is_full_waits_for_it(seed: int, strict: bool) -> None:
+    async def main() -> None:
+        bodies = Bodies()
+        attempts = 0
 
-
-Opened = Callable[[], AbstractAsyncContextManager[object]]
-
-
-@asynccontextmanager
-async def _group() -> AsyncGenerator[JobGroup, None]:
-    async with open_task_queue() as queue, queue.group() as mine:
-        await mine.submit(trio.sleep, 5)
-        yield mine
-
-
-async def _busy(_: int = 0) -> None:
-    try:
-        await trio.sleep(5)
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.sleep(1)
-
-
-BLOCKS: dict[str, Opened] = {
-    "queue": open_task_queue,
-    "fail-fast queue": lambda: open_task_queue(failures=Failures.FAIL_FAST),
-    "shared queue": lambda: open_task_queue(limiter=trio.CapacityLimiter(2)),
-    "group": _group,
-    "map": lambda: open_map(_busy, range(9)),
-    "unordered map": lambda: open_map(_busy, range(9), ordered=False, buffer=3),
-}
-ERRORS: dict[str, Callable[[], BaseException]] = {
-    "ValueError": lambda: ValueError("own"),
-    "ExceptionGroup": lambda: ExceptionGroup("own", [ValueError(), OSError()]),
-    "BaseExceptionGroup": lambda: BaseExceptionGroup("own", [KeyboardInterrupt(), OSError()]),
-    "KeyboardInterrupt": KeyboardInterrupt,
-    "SystemExit": lambda: SystemExit(3),
-    "GeneratorExit": GeneratorExit,
-    "StopIteration": lambda: StopIteration(1),
-    "StopAsyncIteration": StopAsyncIteration,
-    "RuntimeError": lambda: RuntimeError("own"),
-    "TooSlowError": trio.TooSlowError,
-}
-
-
-@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
-@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
-@pytest.mark.parametrize("moment", ["at once", "while jobs run", "under a context"])
-def test_t21_what_the_block_raises_comes_out_as_it_is(
-    block: Opened, make: Callable[[], BaseException], moment: str
-) -> None:
-    error, context = make(), OSError("its context")
-
-    async def main() -> BaseException | None:
-        try:
-            async with block() as opened:
-                if moment != "at once":
-                    if hasattr(opened, "submit"):
-                        await opened.submit(_busy)
-                    await trio.sleep(1)
-                if moment == "under a context":
-                    try:
-                        raise context
-                    except OSError:
-                        raise error
-                raise error
-        except BaseException as caught:
-            return caught
-        return None
-
-    assert run_virtual(main) is error
-    assert error.__context__ is (context if moment == "under a context" else None)
-    assert error.__cause__ is None
-    assert not getattr(error, "__notes__", [])
-
-
-@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
-@pytest.mark.parametrize("seed", range(4))
-def test_t21_ctrl_c_that_arrives_in_the_block_comes_out_bare(block: Opened, seed: int) -> None:
-    async def main() -> BaseException | None:
-        try:
-            async with block() as opened:
-                if hasattr(opened, "submit"):
-                    await opened.submit(_busy)
+        async def flaky() -> None:
+            nonlocal attempts
+            attempts += 1
+            with bodies.inside("flaky"):
                 await trio.sleep(1)
-                trio.lowlevel.spawn_system_task(_interrupt)  # Trio gives it to the main task, which sleeps in the block
-                await trio.sleep(100)
-        except BaseException as caught:
-            return caught
-        return None
+                if attempts == 1:
+                    raise OSError
 
-    error = run_virtual(main, seed=seed)
-    assert type(error) is KeyboardInterrupt
-    assert error.__context__ is None
-
-
-async def _interrupt() -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
-@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
-@pytest.mark.parametrize("seed", range(4))
-def test_t21_a_cancellation_from_outside_stays_one(block: Opened, seed: int) -> None:
-    async def main() -> None:
-        came_out: list[BaseException] = []
-        with trio.move_on_after(1) as scope:
-            try:
-                async with block() as opened:
-                    if hasattr(opened, "submit"):
-                        await opened.submit(_busy)
-                    await trio.sleep(100)
-            except BaseException as error:
-                came_out.append(error)
-                raise
-        assert scope.cancelled_caught
-        assert [type(error) for error in came_out] == [trio.Cancelled]
+        async with open_task_queue(
+            concurrency=5,
+            per_key=1,
+            per_key_order=KeyOrder.STRICT if strict else KeyOrder.FREE,
+            retry=Retry(on=OSError, backoff=Constant(1)),
+        ) as queue:
+            handles: list[JobHandle[Any]] = [await queue.submit(flaky, key="a")]
+            handles += [await queue.submit(bodies.sleep, 5, n, key="a") for n in (1, 2)]
+            handles.append(await queue.submit(bodies.sleep, 5, "other", key="b"))
+        then = [(2, "flaky"), (3, 1), (8, 2)] if strict else [(1, 1), (6, "flaky"), (7, 2)]
+        assert bodies.starts[2:] == then
+        assert set(bodies.starts[:2]) == {(0, "flaky"), (0, "other")}
+        assert_over(queue, handles, bodies)
 
     run_virtual(main, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("make", [lambda: ValueError("own"), lambda: ExceptionGroup("", [ValueError(), OSError()])])
-def test_t21_what_a_body_raises_comes_out_of_every_wait_as_it_is(make: Callable[[], Exception], seed: int) -> None:
+@schedules
+def test_t17_retries_that_fall_due_at_a_shut_gate_wait_and_keep_their_order(seed: int) -> None:
     async def main() -> None:
-        error = make()
-        context = OSError("its context")
+        bodies = Bodies()
+        gate = Gate("server")
+        healthy = False
 
-        async def body(_: int = 0) -> None:
+        async def body(n: int) -> None:
+            with bodies.inside(n):
+                if not healthy:
+                    raise OSError
+
+        async with open_task_queue(concurrency=9, retry=Retry(on=OSError, backoff=Constant(2))) as queue:
+            handles = [await queue.submit(body, n, gate=gate) for n in range(9)]
             await trio.sleep(1)
-            try:
-                raise context
-            except OSError:
-                raise error
-
-        async def caught(fn: Callable[..., Any], *args: Any) -> None:
-            with pytest.raises(type(error)) as info:
-                await fn(*args)
-            assert info.value is error
-            assert error.__context__ is context
-            assert error.__cause__ is None
-
-        async with open_task_queue(failures=Failures.RECORD) as queue:
-            await caught(queue.run, body)
-            handle = await queue.submit(body)
-            for _ in range(3):
-                await caught(handle.wait)
-            for failures in Failures:
-                async with queue.group(failures=failures) as mine:
-                    await caught((await mine.submit(body)).wait) if failures is not Failures.FAIL_FAST else None
-            with pytest.raises(type(error)) as info:
-                async with queue.group(failures=Failures.FAIL_FAST) as mine:
-                    await mine.submit(body)
-                    await trio.sleep(100)
-            assert info.value is error
-        await caught(map_all, body, [1, 2, 3])
-        await caught(Retry(on=(), attempts=3).call, body)
-        await caught(Timeout(5).call, body)
-        assert error.__context__ is context
+            healthy = True
+            gate.shut(10)
+            queue.concurrency = 1
+            handles.append(await queue.submit(body, 9))  # another gate: it is not held back
+            await trio.sleep(5)
+            assert bodies.starts[9:] == [(1, 9)]
+            assert (queue.statistics().waiting, queue.statistics().retry_scheduled) == (9, 0)
+        assert bodies.starts[10:] == [(11, n) for n in range(9)]
+        assert_over(queue, handles, bodies)
 
     run_virtual(main, seed=seed)

@@ -130,6 +130,11 @@ class Schedule(Generic[Item]):
         return len(self.fifo) + self._leveled - self._buried + self._heaped - self._rotten
 
     @property
+    def aside(self) -> int:
+        """How many wait outside the deque; tombstones in other deques are counted."""
+        return self._leveled + self._heaped - self._rotten
+
+    @property
     def plain(self) -> bool:
         """Whether the deque alone holds everything, without tombstones, and may be popped."""
         return not (self._heaped or self._leveled or self._buried or self._default.shut)
@@ -168,6 +173,9 @@ class Schedule(Generic[Item]):
         Costs least if several items are restored from the last to the first.
         """
         terms = item._terms
+        if terms is None and not self._buried and (not self.fifo or item.seq < self.fifo[0].seq):
+            self.fifo.appendleft(item)  # the usual case
+            return
         if terms is None or not terms.heaped:
             lane = self._default if terms is None else self._lane(terms.lane)
             self._head(lane)  # sweep

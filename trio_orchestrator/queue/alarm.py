@@ -36,13 +36,14 @@ class Alarm:
     Actions are sync, and must move time or state: one that is due again at once is a busy loop.
     """
 
-    __slots__ = ("_dead", "_heap", "_on_due", "_scope", "_timers")
+    __slots__ = ("_armed", "_dead", "_heap", "_on_due", "_scope", "_timers")
 
     def __init__(self, on_due: Callable[[list[JobHandle[Any]]], None]) -> None:
         self._on_due = on_due
         # (due, tie, what): jobs tie by their place in the order, timers go before them, or last
         self._heap: list[tuple[float, int, JobHandle[Any] | Timer]] = []
         self._scope: trio.CancelScope | None = None
+        self._armed = -math.inf  # the deadline of `_scope`, while it sleeps
         self._timers = 0
         self._dead = 0
 
@@ -88,15 +89,16 @@ class Alarm:
     async def run(self) -> None:
         """Fire until cancelled."""
         while True:
-            due = self._heap[0][0] if self._heap else math.inf
+            due = self._armed = self._heap[0][0] if self._heap else math.inf
             with trio.CancelScope(deadline=due) as self._scope:
                 await trio.sleep_forever()
+            self._armed = -math.inf
             self._fire(trio.current_time())
 
     def _add(self, due: float, tie: int, what: JobHandle[Any] | Timer) -> None:
         heappush(self._heap, (due, tie, what))
-        if self._scope is not None and self._heap[0][0] < self._scope.deadline:
-            self._scope.deadline = due
+        if due < self._armed and self._scope is not None:
+            self._armed = self._scope.deadline = due
 
     @enable_ki_protection
     def _fire(self, now: float) -> None:

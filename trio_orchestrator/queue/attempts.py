@@ -20,7 +20,6 @@ from trio_orchestrator.queue.handle import (
     SUCCEEDED,
     UNSEEN,
     WAITING,
-    Failure,
     JobHandle,
     Terms,
 )
@@ -84,15 +83,15 @@ class Attempts(Endings):
         if job._terms is not None or not self.quiet:
             self._attempt_over(job, worker, success=True)
         retry = self.retry_of(job)
-        if retry is not None and retry.on_result is not None:
+        if retry is not None:
             try:
-                bad = retry.on_result(result)
-            except Exception as exc:
+                bad = retry.on_result is not None and retry.on_result(result)
+                if not bad and retry.budget is not None:
+                    retry.budget.deposit(job._attempts)
+            except Exception as exc:  # a predicate or a budget of the user's
                 return self._fail(job, exc)
             if bad:
                 return self._failed_attempt(job, worker, retry, None, result, timed_out=False)
-        if retry is not None and retry.budget is not None:
-            retry.budget.deposit(job._attempts)
         return self._succeed(job, result)
 
     def succeeded_plainly(self, job: JobHandle[Any], terms: Terms, result: object) -> None:
@@ -178,28 +177,29 @@ class Attempts(Endings):
         terms, times = job._terms, job._times
         now = trio.current_time()
         try:
-            decision = retry.decide(
+            delay, reason, wish, last = retry._judge(  # `decide` without its keywords: this is for every failure
                 job._fn if terms is None or terms.name is None else terms.name,
                 error,
-                attempt=job._attempts,
-                started_at=job._began_at,
-                now=now,
-                deadline=math.inf if times is None else min(times.deadline, times.caller_deadline),
-                timed_out=timed_out,
-                since=worker.exhaustions,
-                result=NO_RESULT if error is not None else result,
+                job._attempts,
+                job._began_at,
+                now,
+                math.inf if times is None else min(times.deadline, times.caller_deadline),
+                NO_RESULT if error is not None else result,
+                timed_out,
+                None,
+                worker.exhaustions,
             )
         except Exception as exc:  # a predicate, a hook or a backoff of the user's
             return self._fail(job, exc)
-        if decision.wish and self.settings.cooldown is not None:
-            self._shut(self.gate_of(job), decision.wish, error)
+        if wish and self.settings.cooldown is not None:
+            self._shut(self.gate_of(job), wish, error)
         if self._on_retry or self._on_gave_up:
-            self._report_decision(job, retry, decision, now)
-        if decision.delay is None or self._has_no_future(worker):
+            self._report_decision(job, retry, Decision(delay, reason, wish, last), now)
+        if delay is None or self._has_no_future(worker):
             if error is None:
                 return self._succeed(job, result)
-            return self._fail(job, decision.error if isinstance(decision.error, Exception) else error)
-        return self._schedule_retry(job, decision.delay, now, error)
+            return self._fail(job, last if isinstance(last, Exception) else error)
+        return self._schedule_retry(job, delay, now, error)
 
     def _report_decision(self, job: JobHandle[Any], retry: Retry, decision: Decision, now: float) -> None:
         """Tell the queue's instruments what the retry tells its own; one that listens to both hears it once."""
@@ -216,7 +216,7 @@ class Attempts(Endings):
 
     def _schedule_retry(self, job: JobHandle[Any], delay: float, now: float, error: Exception | None) -> None:
         self.retries += 1
-        job._outcome = None if error is None else Failure(error, error.__traceback__)
+        job._outcome = error
         if self.settings.per_key_order is not KeyOrder.STRICT:
             self.schedule.release(job)
         if delay > 0:
@@ -251,17 +251,22 @@ class Attempts(Endings):
         job._attempts -= 1
         if self._has_no_future(worker):
             reason = worker.reason if worker.reason is not None else self.reason
+            self._attempt_over(job, worker, success=None)
             self._cancel_for_good(job, reason, worker.last)
             return
         job._outcome = worker.last
-        self.schedule.release(job)
+        if job._attempts == 0 or self.settings.per_key_order is not KeyOrder.STRICT:
+            self.schedule.release(job)
         self._restore(job)
         self.held, self.quiet, self.calm = True, False, False
         gate = self.gate_of(job)
         seconds = self.lanes.refused(job, gate, refusal.retry_after)
         self._report(self._on_gate_shut, GateShut(seconds, refusal.retry_after < math.inf, refusal))
-        times = job._times
-        if times is not None and job._attempts == 0 and times.start_by <= trio.current_time():
+        self._attempt_over(job, worker, success=None)
+        times, now = job._times, trio.current_time()
+        if times is not None and times.deadline <= now:
+            self._timed_out_waiting(job, "timeout", times.timeout)
+        elif times is not None and times.start_by <= now:
             self._timed_out_waiting(job, "start_within", times.start_within)
 
     def _shut(self, gate: Gate, seconds: float, error: BaseException | None) -> None:

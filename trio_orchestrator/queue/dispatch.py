@@ -73,6 +73,7 @@ class Dispatch(ABC):
         self.seen_limit: float = self.slots.limit
 
         self.door = Door()
+        self.room: float = 0  # jobs that the deque may hold, at least; 0: not known
         self.heavy = 0  # jobs that take more than one slot
         self.watched = False  # somebody waits for the backlog to shrink
         self.collecting = False  # `_reserve` is kept for a heavy job
@@ -272,6 +273,7 @@ class Dispatch(ABC):
         """A heavy job collects its tokens; a few light ones may overtake it."""
         if not self._reserve or self._passed_heavy >= self.settings.bypass:
             return None
+        self.room -= 1  # the heavy job leaves the deque for a heap
         job = self.schedule.pop_behind(lambda job: (job._terms.weight if job._terms else 1) <= len(self._reserve))
         if job is not None:
             self._passed_heavy += 1

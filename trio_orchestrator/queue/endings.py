@@ -49,7 +49,6 @@ class Endings(Dispatch):
         self.record: Record = Record(trio.current_time())
         self.reason: str = ""  # why nobody is let in any more
         self.aborted: bool = False  # all jobs are cancelled: what fails in its clean-up now is not the first failure
-        self.room: float = 0  # jobs that the deque may hold, at least; 0: not known
 
         self.submitted: int = 0  # the next sequence number: jobs submitted, and `renumbered`
         self.renumbered: int = 0  # sequence numbers that were given to no new job
@@ -267,6 +266,6 @@ class Endings(Dispatch):
 def timeout_of(which: str, seconds: float, last: object) -> JobTimeoutError:
     """Make the error of a time-out; the last failure of the job, if it had one, is the cause."""
     error = JobTimeoutError(which, seconds)
-    if isinstance(last, Failure):
-        error.__cause__ = last.error
+    if isinstance(last, Exception):
+        error.__cause__ = last
     return error

@@ -46,10 +46,10 @@ class Engine(Attempts):
 
     def has_room(self) -> bool:
         """Whether one more job may wait."""
-        aside = len(self.schedule) - len(self.schedule.fifo) + self.delayed + self.scheduled
-        room = self.settings.max_waiting - aside if not self.door else 0
-        self.room = room if self._brisk and not self.leaving else 0
-        return len(self.schedule.fifo) < room
+        away, most = self.delayed + self.scheduled, self.settings.max_waiting
+        brisk = self._brisk and not self.leaving and not self.door
+        self.room = most - away - self.schedule.aside if brisk else 0
+        return not self.door and len(self.schedule) + away < most
 
     def admit(self, job: JobHandle[Any], start_at: float) -> None:
         """Let a job in: from now on it is submitted, and this engine's to end."""
@@ -83,9 +83,22 @@ class Engine(Attempts):
         self._letting_in = True
         try:
             while self.door and len(self.schedule) + self.delayed + self.scheduled < self.settings.max_waiting:
-                self.admit(*self.door.next())
+                job, start_at = self.door.next()
+                self._submitted_now(job)
+                self.admit(job, start_at)
         finally:
             self._letting_in = False
+
+    def _submitted_now(self, job: JobHandle[Any]) -> None:
+        """Count the times of a job from now: while its submitter waited at the door it was not submitted."""
+        times, now = job._times, trio.current_time()
+        if times is not None and times.submitted_at is not None:
+            if self.settings.ageing < math.inf:
+                terms = job._make_terms()
+                times.age_rank = now / self.settings.ageing
+                terms.rank = times.age_rank - terms.priority
+            times.submitted_at = now
+            times.deadline, times.start_by = now + times.timeout, now + times.start_within
 
     def reprioritise(self, job: JobHandle[Any], priority: float) -> None:
         """Give a job another priority; while it waits for a slot, it goes to the end of its new level."""
@@ -96,6 +109,7 @@ class Engine(Attempts):
         rank = (0.0 if times is None else times.age_rank) - priority
         if job._state is WAITING and not (times is not None and times.delayed):
             self.calm = False
+            self.room -= 1
             self.schedule.reprioritise(job, terms, rank, self._renumber())
             if self.victims is not None:
                 self.victims.add(job)

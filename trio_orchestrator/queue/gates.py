@@ -77,7 +77,7 @@ class Gate:
             raise ValueError(f"seconds must be finite and >= 0, got {seconds}")
         until = trio.current_time() + seconds
         if seconds > 0 and (until > self._until or self._probing):
-            self._until = max(until, self._until)
+            self._until = until if self._until == math.inf else max(until, self._until)  # inf: one job went first
             self._probing, self._refusals, self._passed = False, 0, 0
             self._reopening = Ramp(self._until, self._ramp) if self._ramp else None
             self._step = self._until

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, final
 import trio
 from trio.lowlevel import checkpoint, enable_ki_protection
 
-from trio_orchestrator.block import raise_untouched
+from trio_orchestrator.block import raise_untouched, without_cancelled
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.handle import FAILED, UNSEEN, Failure, JobHandle, JobOptions, Waiters
 
@@ -162,7 +162,12 @@ async def _open_group(queue: TaskQueue, failures: Failures) -> AsyncGenerator[Jo
     group = JobGroup(queue, failures, scope)
     try:
         with scope:
-            yield group
+            try:
+                yield group
+            except BaseException as exc:
+                if without_cancelled(exc) is not exc:  # some of it may be the scope's
+                    raise
+                error = exc  # kept from the scope, which would make another group of a group
     except BaseException as exc:
         error = exc
     error = await group._leave(error)

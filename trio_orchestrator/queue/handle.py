@@ -224,7 +224,7 @@ class JobHandle(Generic[T_co]):
         self._args = args  # a lone argument that is no tuple is stored bare: 48 bytes a job
         self._context: Context | None = context
         self._state = WAITING
-        self._outcome: object = None  # running: the worker; retry-scheduled: the last Failure; ended: result or Failure
+        self._outcome: object = None  # running: the worker; retry-scheduled: the last error; ended: result or Failure
         self._waiters: Sink | None = None
         self._terms: Terms | None = None
         self._attempts = 0
@@ -373,10 +373,10 @@ class JobHandle(Generic[T_co]):
 
     def _rejection(self) -> Exception:
         """Make the error of a job that was cancelled or dropped; its last failure, if it had one, is the cause."""
-        reason, last = cast("tuple[str, Failure | None]", self._outcome)
+        reason, last = cast("tuple[str, Exception | None]", self._outcome)
         error = JobCancelledError(reason) if self._state is CANCELLED else JobDroppedError(reason)
         if last is not None:
-            error.__cause__ = last.error
+            error.__cause__ = last
         return error
 
 

@@ -59,6 +59,7 @@ class Settings:
         return (
             self.retry is None
             and self.protect is None
+            and self.cooldown is None
             and self.attempt_timeout == math.inf
             and not self.needs_terms
             and not self.instruments

@@ -24,7 +24,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from trio_orchestrator.block import Verdict, current_verdict, without_cancelled
+from trio_orchestrator.block import Verdict, verdict_hosts, without_cancelled
 from trio_orchestrator.queue.body import LEADING_FRAMES, call_unprotected
 from trio_orchestrator.queue.handle import RUNNING, SUCCEEDED, JobHandle
 from trio_orchestrator.queue.leaks import is_clean
@@ -41,6 +41,7 @@ class Worker:
 
     __slots__ = (
         "_engine",
+        "_verdict",
         "armed",
         "began_at",
         "exhaustions",
@@ -57,7 +58,6 @@ class Worker:
         "since",
         "task",
         "token",
-        "verdict",
     )
 
     def __init__(self, engine: Engine, job: JobHandle[Any] | None) -> None:
@@ -75,7 +75,7 @@ class Worker:
         self.last: object = None  # the failure of the job's attempt before this one
         self.armed: float = _NEVER  # the deadline the scope has; left there until another one is needed
         self.left_open: Exception | None = None  # what to say of a body that left a scope or a nursery open
-        self.verdict: Verdict | None = None
+        self._verdict: Verdict | None = None  # made when a guard asks
         self.served: int = 0  # jobs with this token, if the limiter is shared
         self.since: float = -math.inf  # when it was taken
         self.scope: trio.CancelScope | None = None
@@ -106,11 +106,12 @@ class Worker:
     async def serve(self) -> None:
         """Serve until the queue has nothing more for this worker."""
         self.task = task = current_task()
-        self._engine.workers[task] = self
+        self._engine.workers[task] = verdict_hosts()[task] = self
         try:
             while self.job is not None or await self._wait_for_job(task):
                 await self._serve_in_scope(task)
         finally:
+            del verdict_hosts()[task]
             self._engine.left(self)
 
     async def _serve_in_scope(self, task: Task) -> None:
@@ -131,6 +132,7 @@ class Worker:
             raise error
 
     async def _serve_jobs(self, task: Task, scope: trio.CancelScope) -> None:
+        """Run jobs. The hot loop: one function, because every call in it is paid for by every job."""
         engine = self._engine
         fifo, limiter = engine.schedule.fifo, engine.slots.limiter
         job = self.job
@@ -154,7 +156,7 @@ class Worker:
                     if not is_clean(task, scope):
                         self.left_open = exc
                         return
-                    self._disarm()
+                    self._close_verdict(task)
                     engine.attempt_failed(job, self, exc)
                 else:
                     self.in_body = False
@@ -171,7 +173,7 @@ class Worker:
                             waiters, job._waiters = job._waiters, None
                             waiters._settle(job)
                     else:
-                        self._disarm()
+                        self._close_verdict(task)
                         engine.returned(job, self, result)
                     del result
             spent = (self.reason is not None or self.armed < _NEVER) and scope.cancel_called
@@ -235,22 +237,26 @@ class Worker:
         deadline = self._engine.attempt_deadline(job, now)
         if deadline != self.armed:
             scope.deadline = self.armed = deadline
-        if deadline < _NEVER:
-            self.verdict = Verdict(None)
-            current_verdict.set(self.verdict)
         self._engine.attempt_starts(job, self, now)
         return True
 
-    def _disarm(self, *, timed_out: bool = False) -> None:
-        if self.verdict is not None:
-            verdict, self.verdict = self.verdict, None
-            verdict.close(timed_out=timed_out)
+    def open_verdict(self) -> Verdict | None:
+        """Return the verdict on the body that runs, if it has a deadline: guards inside want to know how it ended."""
+        if self._verdict is None and self.armed < _NEVER and self.task is not None:
+            self._verdict = Verdict(self.task)
+        return self._verdict
+
+    def _close_verdict(self, task: Task, *, timed_out: bool = False) -> None:
+        if self._verdict is not None:
+            verdict, self._verdict = self._verdict, None
+            nursery = task.parent_nursery
+            verdict.close(timed_out=timed_out, outside=None if nursery is None else nursery.parent_task)
 
     async def _body_broke(self, error: BaseException | None, task: Task) -> None:
         """The body ended by `Cancelled` (None: our scope absorbed it), a group with one, or another `BaseException`."""
         self.in_body = False
         engine, job = self._engine, cast("JobHandle[Any]", self.job)
-        self._disarm(timed_out=error is None and self.reason is None)
+        self._close_verdict(task, timed_out=error is None and self.reason is None)
         if error is not None:
             error = without_cancelled(error) or error
         if error is None and self.reason is not None:
@@ -275,7 +281,7 @@ class Worker:
         self.in_body = False
         job, error = cast("JobHandle[Any]", self.job), self.left_open
         self.left_open = None
-        self._disarm()
+        self._close_verdict(task)
         if task.child_nurseries:  # Trio has no way to close it from here but the end of this task
             fatal = RuntimeError(f"job {job.name!r} ended while a nursery that it had opened was still open")
             self._engine.broke(job, self, fatal)

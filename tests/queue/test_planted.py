@@ -1,0 +1,143 @@
+"""What only a planted bug had shown to be untested."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.queue.timeline import Flop, Timeline, clean_up, pauses, virtual
+from trio_orchestrator import Failures, JobTimeoutError, Policy, open_task_queue
+from trio_orchestrator.block import settle_later
+from trio_orchestrator.testing import assert_no_tokens
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@virtual
+async def test_two_queues_in_line_get_a_token_each() -> None:
+    limiter, line, outsiders = trio.CapacityLimiter(2), Timeline(), [object(), object()]
+    for outsider in outsiders:
+        limiter.acquire_on_behalf_of_nowait(outsider)
+    async with open_task_queue(limiter=limiter) as left, open_task_queue(limiter=limiter) as right:
+        for queue in (left, right):
+            queue.submit_nowait(line.work, "x", 10)
+        await wait_all_tasks_blocked()
+        for outsider in outsiders:
+            limiter.release_on_behalf_of(outsider)
+        await trio.sleep(1)
+        assert limiter.borrowed_tokens == line.running == 2
+    assert_no_tokens(limiter)
+
+
+@virtual
+async def test_a_job_that_waits_for_one_that_cannot_start_is_told() -> None:
+    async def parent() -> None:
+        await queue.run(trio.sleep, 1)
+
+    async with open_task_queue(concurrency=2) as queue:
+        first = queue.submit_nowait(trio.sleep, 5)
+        second = queue.submit_nowait(parent)
+        await second.wait()
+        assert trio.current_time() == 6  # while another job ran, there was hope
+        assert first.done
+        jobs = [queue.submit_nowait(parent) for _ in range(2)]
+        with pytest.raises(RuntimeError, match="deadlock: no slot is free, and all 2 running jobs"):
+            for job in jobs:
+                await job.wait()
+
+
+@virtual
+async def test_a_changed_priority_keeps_the_age_of_the_job() -> None:
+    line = Timeline()
+    async with open_task_queue(concurrency=1, ageing=10) as queue:
+        queue.pause()
+        old = queue.submit_nowait(line.work, "old", priority=5)
+        await trio.sleep(15)
+        queue.submit_nowait(line.work, "new", priority=1)
+        old.priority = 0
+        queue.resume()
+    assert line.names == ["old", "new"]  # 15 s are worth one level and a half
+
+
+@virtual
+async def test_keys_that_have_no_job_left_are_forgotten() -> None:
+    line = Timeline()
+    async with open_task_queue(concurrency=2, per_key=1, retry=pauses(1), failures=Failures.RECORD) as queue:
+        for number in range(50):
+            queue.submit_nowait(line.work, "x", 0, key=number)
+            queue.submit_nowait(line.flaky("y", number % 3), key=number)
+            queue.submit_nowait(line.work, "z", key=number).cancel()
+        await queue.wait_idle()
+        assert not queue._engine.schedule._keys
+
+
+class Guard(Policy):
+    """Notes whether the call it guards, cut short from outside, has failed."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[bool] = []
+
+    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+        try:
+            return await fn(*args)
+        except trio.Cancelled:
+            settle_later(self.verdicts.append)
+            raise
+
+
+@virtual
+async def test_a_time_out_of_a_job_is_a_failure_for_the_guard_inside() -> None:
+    guard = Guard()
+    async with open_task_queue(protect=guard, failures=Failures.RECORD) as queue:
+        for options in ({"attempt_timeout": 1.0}, {"timeout": 1.0}):
+            with pytest.raises(JobTimeoutError):
+                await queue.run(trio.sleep_forever, **options)  # type: ignore[arg-type]
+        job = queue.submit_nowait(trio.sleep_forever, timeout=99)
+        await wait_all_tasks_blocked()
+        job.cancel()
+    assert guard.verdicts == [True, True, False]
+
+
+@virtual
+async def test_a_time_out_that_is_due_after_its_retry_finds_it_in_its_place() -> None:
+    """The clock jumps over both; the job times out once, and is neither lost nor started."""
+    line = Timeline()
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    async with open_task_queue(concurrency=1, failures=Failures.RECORD, retry=pauses(1, attempts=9)) as queue:
+        job = queue.submit_nowait(line.flaky("a", failures=9, seconds=0), timeout=2)
+        await wait_all_tasks_blocked()
+        queue.pause()
+        clock.jump(5)
+        with pytest.raises(JobTimeoutError):
+            await job.wait()
+        statistics = queue.statistics()
+        assert (statistics.waiting, statistics.retry_scheduled, statistics.failed) == (0, 0, 1)
+    assert line.events == [(0, "a")]
+
+
+@virtual
+async def test_the_first_failure_of_a_group_is_the_one_that_comes_out() -> None:
+    first = Flop("first")
+
+    async def fail() -> None:
+        await trio.sleep(1)
+        raise first
+
+    async def clean_up_badly() -> None:
+        try:
+            await clean_up(1)
+        finally:
+            raise Flop("in the clean-up")
+
+    async with open_task_queue(concurrency=3) as queue:
+        with pytest.raises(Flop) as caught:
+            async with queue.group(failures=Failures.FAIL_FAST) as mine:
+                for body in (clean_up_badly, fail, clean_up_badly):
+                    mine.submit_nowait(body)
+        assert caught.value is first
