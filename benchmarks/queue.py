@@ -202,17 +202,17 @@ def waiting(quick: bool) -> Race:
 
 
 def million(quick: bool) -> Race:
-    """One million trivial jobs, all submitted before the first one runs; quick: 300 000, scaled up to a million.
+    """One million trivial jobs, all submitted before the first one runs; quick: 150 000, scaled up to a million.
 
     The seconds for a million are the microseconds for one.
     """
-    run = partial(child, n=300_000 if quick else 1_000_000, concurrency=1000)
+    run = partial(child, n=150_000 if quick else 1_000_000, concurrency=1000)
     contenders = {"pool": run("bare_pool"), "queue": run("queue_jobs")}
     rows = (
         Row("million_jobs", "queue", "pool"),
         Row("million_peak_memory", "queue", key="mib_a_million"),
     )
-    return Race(contenders, rows, rounds=1 if quick else 5)
+    return Race(contenders, rows, rounds=3 if quick else 5)
 
 
 def importing(quick: bool, wanted: Collection[str]) -> Iterator[Figure]:

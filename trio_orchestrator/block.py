@@ -120,8 +120,9 @@ def _first_leaf(error: BaseException) -> BaseException:
 def without_cancelled(error: BaseException) -> BaseException | None:
     """Return what is left of `error` without `trio.Cancelled`: itself, a smaller group, or None."""
     if isinstance(error, BaseExceptionGroup):
-        cancelled, rest = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)
-        return error if cancelled is None else rest
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        cancelled, rest = group.split(trio.Cancelled)
+        return group if cancelled is None else rest
     return None if isinstance(error, trio.Cancelled) else error
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, TypeVarTuple, Unpack
+from contextvars import ContextVar
+from typing import TypeVar, TypeVarTuple
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.queue.bodies import Watch
 from tests.queue.timeline import Flop, Timeline, clean_up, pauses, virtual
-from trio_orchestrator import Failures, JobTimeoutError, Policy, open_task_queue
+from trio_orchestrator import Failures, JobState, JobTimeoutError, Overflow, open_task_queue
+from trio_orchestrator.abc import Policy
 from trio_orchestrator.block import settle_later
 from trio_orchestrator.testing import assert_no_tokens
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+# ---------------------------------------------------------------------------------------- slots and room
 
 
 @virtual
@@ -35,6 +40,77 @@ async def test_two_queues_in_line_get_a_token_each() -> None:
 
 
 @virtual
+async def test_a_cancelled_queue_gives_its_tokens_back() -> None:
+    limiter = trio.CapacityLimiter(3)
+    with trio.move_on_after(1):
+        async with open_task_queue(limiter=limiter) as queue:
+            for seconds in (0, 9, 9, 9, 9):
+                queue.submit_nowait(trio.sleep, seconds)
+            await trio.sleep_forever()
+    assert_no_tokens(limiter)
+
+
+@virtual
+async def test_a_pause_holds_back_what_waited_before() -> None:
+    line = Timeline()
+    async with open_task_queue(concurrency=1) as queue:
+        for _ in range(9):
+            queue.submit_nowait(line.work, "x", 2)
+        await trio.sleep(5)
+        queue.pause()
+        await trio.sleep(5)
+        assert queue.statistics().waiting == 6
+        queue.resume()
+    assert line.times("x") == [0, 2, 4, *range(10, 21, 2)]
+
+
+@virtual
+async def test_all_the_room_that_is_made_is_handed_over() -> None:
+    line = Timeline()
+    async with open_task_queue(concurrency=1, max_waiting=2) as queue, trio.open_nursery() as nursery:
+        queue.pause()
+        for _ in range(2):
+            queue.submit_nowait(line.work, "cleared")
+        for name in "abc":
+            nursery.start_soon(queue.submit, line.work, name)
+            await wait_all_tasks_blocked()
+        assert queue.clear() == 2
+        assert (queue.statistics().waiting, queue.statistics().at_the_door) == (2, 1)
+        with pytest.raises(trio.WouldBlock):
+            queue.submit_nowait(line.work, "barger")
+        queue.resume()
+    assert line.names == ["a", "b", "c"]
+
+
+@virtual
+@pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.DROP_LOWEST])
+async def test_a_retry_that_is_due_is_not_dropped(overflow: Overflow) -> None:
+    line = Timeline()
+    async with open_task_queue(concurrency=1, max_waiting=1, overflow=overflow, retry=pauses(2)) as queue:
+        flaky = queue.submit_nowait(line.flaky("flaky", seconds=0))
+        await trio.sleep(1)
+        queue.pause()
+        await trio.sleep(2)
+        assert (flaky.state, flaky.attempts) == (JobState.WAITING, 1)
+        assert queue.submit_nowait(line.work, "new", priority=1).state is JobState.DROPPED
+        queue.resume()
+    assert line.times("flaky") == [0, 3]
+
+
+# --------------------------------------------------------------------------------------------- who is told
+
+
+@virtual
+async def test_hooks_see_counts_that_add_up() -> None:
+    line, watch = Timeline(), Watch()
+    async with open_task_queue(concurrency=2, retry=pauses(1), instruments=[watch], failures=Failures.RECORD) as queue:
+        watch.queue = queue
+        for number in range(9):
+            queue.submit_nowait(line.flaky("x", number % 3), priority=number % 2)
+    watch.check()
+
+
+@virtual
 async def test_a_job_that_waits_for_one_that_cannot_start_is_told() -> None:
     async def parent() -> None:
         await queue.run(trio.sleep, 1)
@@ -51,6 +127,9 @@ async def test_a_job_that_waits_for_one_that_cannot_start_is_told() -> None:
                 await job.wait()
 
 
+# ------------------------------------------------------------------------------------------------- order
+
+
 @virtual
 async def test_a_changed_priority_keeps_the_age_of_the_job() -> None:
     line = Timeline()
@@ -65,6 +144,20 @@ async def test_a_changed_priority_keeps_the_age_of_the_job() -> None:
 
 
 @virtual
+async def test_the_next_of_a_key_competes_when_the_one_before_it_is_cancelled() -> None:
+    line = Timeline()
+    async with open_task_queue(concurrency=1, per_key=1) as queue:
+        queue.submit_nowait(line.work, "a", key="k")
+        jobs = [queue.submit_nowait(line.work, name, key="k") for name in "bc"]
+        await trio.sleep(0.5)
+        queue.submit_nowait(line.work, "urgent", 2, priority=1)
+        await trio.sleep(1)  # the key is free, the slot is not: b competes for both
+        jobs[0].cancel()
+        assert await jobs[1].wait() == "c"
+    assert line.events == [(0, "a"), (1, "urgent"), (3, "c")]
+
+
+@virtual
 async def test_keys_that_have_no_job_left_are_forgotten() -> None:
     line = Timeline()
     async with open_task_queue(concurrency=2, per_key=1, retry=pauses(1), failures=Failures.RECORD) as queue:
@@ -76,13 +169,36 @@ async def test_keys_that_have_no_job_left_are_forgotten() -> None:
         assert not queue._engine.schedule._keys
 
 
+# --------------------------------------------------------------------------------------------- attempts
+
+variable: ContextVar[str] = ContextVar("variable", default="nobody's")
+
+
+@virtual
+async def test_jobs_that_ask_for_nothing_have_their_own_contexts_too() -> None:
+    seen: list[str] = []
+
+    async def body(name: str) -> None:
+        seen.append(variable.get())
+        variable.set(f"left by {name}")
+        await trio.lowlevel.checkpoint()
+        assert variable.get() == f"left by {name}"
+
+    names = [str(number) for number in range(40)]
+    async with open_task_queue(concurrency=2) as queue:
+        for name in names:
+            variable.set(name)
+            queue.submit_nowait(body, name)
+    assert sorted(seen) == sorted(names)
+
+
 class Guard(Policy):
     """Notes whether the call it guards, cut short from outside, has failed."""
 
     def __init__(self) -> None:
         self.verdicts: list[bool] = []
 
-    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+    async def call(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         try:
             return await fn(*args)
         except trio.Cancelled:

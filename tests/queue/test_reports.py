@@ -150,7 +150,7 @@ def test_p_queue_27_nor_does_a_crowd_at_the_door_that_is_let_in_at_once() -> Non
 
 
 @schedules
-def test_bottleneck_134_the_counts_hold_at_every_instant(seed: int) -> None:
+def test_bottleneck_134_and_194_the_counts_hold_at_every_instant(seed: int) -> None:
     """Jobs are stuck in the state `running`, or never run."""
 
     async def main() -> None:

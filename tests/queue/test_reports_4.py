@@ -107,7 +107,7 @@ def test_teamclaude_89_after_the_limit_is_reset_starts_grow(seed: int) -> None:
 
 
 @schedules
-def test_boxel_5572_ageing_bounds_the_wait_of_a_low_priority(seed: int) -> None:
+def test_boxel_5572_harness_1583_ageing_bounds_the_wait_of_a_low_priority(seed: int) -> None:
     """Jobs of low priority starve under a steady stream of higher ones."""
 
     async def main() -> None:

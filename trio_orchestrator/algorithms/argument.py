@@ -28,6 +28,14 @@ def above(name: str, value: object, bound: float, *, finite: bool = False) -> fl
     return float(number)
 
 
+def finite(name: str, value: object) -> float:
+    """Return `value` as a float, or raise: it must be a finite number."""
+    number = _number(name, value)
+    if not -math.inf < number < math.inf:
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return float(number)
+
+
 def count(name: str, value: object, least: int) -> float:
     """Return `value`, or raise: it must be a whole number >= `least`, or `math.inf`."""
     number = _number(name, value)
@@ -36,6 +44,12 @@ def count(name: str, value: object, least: int) -> float:
     if number != math.inf and number != number // 1:
         raise ValueError(f"{name} must be a whole number or math.inf, got {value!r}")
     return number if number == math.inf else int(number)
+
+
+def random_source(name: str, value: object) -> None:
+    """Raise unless `value` is None, or draws as a `random.Random` does."""
+    if value is not None and not (hasattr(value, "random") and hasattr(value, "uniform")):
+        raise TypeError(f"{name} must have random() and uniform(), got {value!r}")
 
 
 def plain_function(name: str, value: object) -> None:

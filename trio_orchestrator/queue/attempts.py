@@ -12,7 +12,7 @@ from trio_orchestrator.block import Hooks, emit
 from trio_orchestrator.errors import JobTimeoutError, RejectedError
 from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp
 from trio_orchestrator.policies.retry import NO_RESULT, Decision, Retry
-from trio_orchestrator.queue.body import LEADING_FRAMES, Refused, call_protected, call_unprotected
+from trio_orchestrator.queue.body import LEADING_FRAMES, Refused, call_protected
 from trio_orchestrator.queue.endings import Endings, timeout_of
 from trio_orchestrator.queue.gates import Gate
 from trio_orchestrator.queue.handle import (
@@ -71,10 +71,10 @@ class Attempts(Endings):
                 worker.task.name = f"job {terms.name!r} of {self.settings.name}"
 
     async def invoke(self, job: JobHandle[Any]) -> Any:
-        """Run the body of a job, inside `protect` if there is one."""
-        if self.settings.protect is None:
-            return await call_unprotected(job._fn, job._args)
-        return await call_protected(self.settings.protect, job._fn, job._args)
+        """Run the body of a job inside `protect`."""
+        protect = self.settings.protect
+        assert protect is not None
+        return await call_protected(protect, job._fn, job._args)
 
     # ----------------------------------------------------------------------------------------- what an attempt came to
 
@@ -134,7 +134,7 @@ class Attempts(Endings):
     def cancelled(self, job: JobHandle[Any], worker: Worker, reason: str) -> None:
         """A running job was cancelled, and its body (if it started at all) has left with `Cancelled`."""
         self._attempt_over(job, worker, success=None)
-        self._cancel_for_good(job, reason, None if self.plain and job._terms is None else worker.last)
+        self._cancel_for_good(job, reason, worker.last if self.repeats or job._terms is not None else None)
 
     def broke(self, job: JobHandle[Any], worker: Worker, error: BaseException) -> None:
         """A body raised what must end everything: `KeyboardInterrupt`, `SystemExit`, another `BaseException`."""

@@ -65,10 +65,12 @@ class Dispatch(ABC):
         self._passed_heavy = 0  # light jobs that overtook the heavy one at the head
 
         # What the fast paths test. `quiet`: only the order decides what is next. `calm`: and that is the deque's.
-        # `plain`: a job without terms needs nothing but a slot. Whoever changes what they stand for clears them.
+        # `plain`: a job without terms needs nothing but a slot (and, if the queue `repeats`, the time of its start).
+        # Whoever changes what they stand for clears them.
         self.quiet = False
         self.calm = False
-        self.plain = settings.plain
+        self.plain: bool = settings.plain
+        self.repeats: bool = settings.retry is not None
         self.hungry = True  # a slot may be free for a job that is pushed now
         self.seen_limit: float = self.slots.limit
 
@@ -158,11 +160,11 @@ class Dispatch(ABC):
                 self.let_in()
         else:
             self.hungry = True
-        self.calm = self.quiet and self.slots.private and self.schedule.plain and not self.door
+        self.calm = self.quiet and self.schedule.plain and not self.door
 
     def next(self, worker: Worker) -> JobHandle[Any] | None:
         """Return a worker's next job; or None, and it has to park, having given its tokens back."""
-        if self.quiet and self._keeps_token(worker):
+        if self.quiet and worker.token is not None and self.keeps_token(worker):
             job = self.schedule.pop()
             if job is not None:
                 if self.door:
@@ -183,7 +185,7 @@ class Dispatch(ABC):
             self._settle()
         return job
 
-    def _keeps_token(self, worker: Worker) -> bool:
+    def keeps_token(self, worker: Worker) -> bool:
         """Whether nothing but the order decides what is next. A token of a shared limiter is passed on in time."""
         slots = self.slots
         if slots.private:
@@ -392,4 +394,4 @@ class Dispatch(ABC):
                 or self.slots.in_debt
             )
         )
-        self.calm = self.quiet and self.slots.private and self.schedule.plain and not self.door
+        self.calm = self.quiet and self.schedule.plain and not self.door

@@ -10,7 +10,7 @@ from typing import Any, final
 import trio
 from trio.lowlevel import enable_ki_protection
 
-from trio_orchestrator.algorithms.argument import at_least
+from trio_orchestrator.algorithms.argument import finite
 from trio_orchestrator.block import Block, Hooks
 from trio_orchestrator.queue.attempts import Attempts
 from trio_orchestrator.queue.handle import RUNNING, WAITING, JobHandle
@@ -102,7 +102,7 @@ class Engine(Attempts):
 
     def reprioritise(self, job: JobHandle[Any], priority: float) -> None:
         """Give a job another priority; while it waits for a slot, it goes to the end of its new level."""
-        at_least("priority", priority, -math.inf, finite=True)
+        finite("priority", priority)
         terms = job._make_terms()
         terms.priority = priority
         times = terms.times

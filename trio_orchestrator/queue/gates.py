@@ -14,6 +14,7 @@ from typing import final
 import trio
 
 from trio_orchestrator.abc import RandomSource
+from trio_orchestrator.algorithms.argument import above, at_least, random_source
 from trio_orchestrator.algorithms.backoff import FullJitter
 from trio_orchestrator.algorithms.chance import CHANCE
 from trio_orchestrator.algorithms.ramp import Ramp
@@ -49,10 +50,11 @@ class Gate:
     )
 
     def __init__(self, name: str = "gate", *, ramp: float = 0.0, rng: RandomSource | None = None) -> None:
-        if not 0 <= ramp < math.inf:
-            raise ValueError(f"ramp must be finite and >= 0, got {ramp}")
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"name must be a str, got {name!r}")
+        random_source("rng", rng)
         self.name: str = name
-        self._ramp = ramp
+        self._ramp = at_least("ramp", ramp, 0, finite=True)
         self._rng: RandomSource = rng if rng is not None else CHANCE
         self._until = -math.inf  # shut before this time
         self._probing = False  # one job first, whose success opens
@@ -73,8 +75,7 @@ class Gate:
         Raises:
             ValueError: `seconds` is negative, infinite or NaN.
         """
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"seconds must be finite and >= 0, got {seconds}")
+        at_least("seconds", seconds, 0, finite=True)
         until = trio.current_time() + seconds
         if seconds > 0 and (until > self._until or self._probing):
             self._until = until if self._until == math.inf else max(until, self._until)  # inf: one job went first
@@ -157,6 +158,7 @@ class Gate:
         wait changes nothing.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        above("limit", limit, 0)
         changed = trio.Event()
 
         def listen(_: Gate) -> None:

@@ -19,6 +19,7 @@ from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
 from trio_orchestrator.queue.handle import JobHandle
+from trio_orchestrator.queue.options import check_function
 from trio_orchestrator.queue.task_queue import TaskQueue, open_task_queue
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ async def map_all(
         Exception: Without `outcomes`, the first failure, bare; the other calls are cancelled. What `items` raises.
     """
     await checkpoint()
+    check_function(fn)
     failures = Failures.RECORD if outcomes else Failures.FAIL_FAST
     async with (
         open_task_queue(concurrency=concurrency, failures=failures, expected=_size(items), **options) as queue,
@@ -238,12 +240,9 @@ async def _open_map(
     items: Items[A],
     ordered: bool,
     buffer: float,
-    concurrency: float | None,
-    options: MapOptions,
+    opening: AbstractAsyncContextManager[TaskQueue],
 ) -> AsyncGenerator[AsyncIterator[MapOutcome[A, T]], None]:
-    async with open_task_queue(
-        concurrency=concurrency, failures=Failures.RECORD, max_waiting=math.inf, expected=_size(items), **options
-    ) as queue:
+    async with opening as queue:
         outcomes = _Outcomes(queue, fn, ordered=ordered, ahead=queue.concurrency + buffer)
 
         async def leave(error: BaseException | None) -> None:
@@ -292,6 +291,11 @@ def open_map(
     Raises:
         TypeError, ValueError: An argument is wrong; the message starts with its name.
     """
+    check_function(fn)
     if not isinstance(cast("object", items), (Iterable, AsyncIterable)):
         raise TypeError(f"items must be an iterable or an async iterable, got {items!r}")
-    return _opened(fn, items, ordered, count("buffer", buffer, 0), concurrency, options)
+    ahead = count("buffer", buffer, 0)
+    opening = open_task_queue(
+        concurrency=concurrency, failures=Failures.RECORD, max_waiting=math.inf, expected=_size(items), **options
+    )
+    return _opened(fn, items, ordered, ahead, opening)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from trio_orchestrator.algorithms.argument import above, at_least, count
+from trio_orchestrator.algorithms.argument import above, at_least, count, finite
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.gates import Gate
 from trio_orchestrator.queue.handle import JobOptions, Terms, Times
@@ -66,7 +66,7 @@ def start_of(options: JobOptions) -> float:
         if "start_at" in options:
             raise TypeError("delay and start_at exclude each other")
         return trio.current_time() + at_least("delay", options["delay"], 0, finite=True)
-    return at_least("start_at", options.get("start_at", -math.inf), -math.inf)
+    return finite("start_at", options["start_at"]) if "start_at" in options else -math.inf
 
 
 def _times(terms: Terms) -> Times:
@@ -94,7 +94,7 @@ def _take_priority(_: Engine, terms: Terms, priority: object) -> None:
     if type(priority) is int:  # the usual case, before the thorough one
         terms.priority = priority
     else:
-        terms.priority = at_least("priority", priority, -math.inf, finite=True)
+        terms.priority = finite("priority", priority)
 
 
 def _take_key(engine: Engine, terms: Terms, key: Hashable) -> None:

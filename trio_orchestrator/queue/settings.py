@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import trio
 
 from trio_orchestrator.abc import Instrument, Policy, RandomSource
-from trio_orchestrator.algorithms.argument import above, count
+from trio_orchestrator.algorithms.argument import above, count, random_source
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
@@ -56,13 +56,11 @@ class Settings:
     @property
     def plain(self) -> bool:
         """Whether a job without terms of its own needs nothing but a slot."""
-        return (
-            self.retry is None
-            and self.protect is None
-            and self.cooldown is None
-            and self.attempt_timeout == math.inf
-            and not self.needs_terms
-            and not self.instruments
+        retry = self.retry
+        return not (
+            self.protect or self.cooldown or self.instruments or self.needs_terms or self.attempt_timeout < math.inf
+        ) and (
+            retry is None or (retry.attempt_timeout == math.inf and retry.on_result is None and retry.budget is None)
         )
 
     @property
@@ -113,6 +111,7 @@ def checked(
         ("name", name, (str,)),
     ):
         _check_kind(parameter, value, kinds)
+    random_source("rng", rng)
     limit = slots if limiter is None else limiter.total_tokens
     return Settings(
         concurrency=slots,
@@ -131,11 +130,21 @@ def checked(
         timeout=above("timeout", timeout, 0),
         start_within=above("start_within", start_within, 0),
         name=name,
-        instruments=tuple(instruments),
+        instruments=_instruments(instruments),
         rng=rng,
     )
 
 
 def _check_kind(parameter: str, value: object, kinds: tuple[type[object], ...]) -> None:
     if not isinstance(value, kinds):
-        raise TypeError(f"{parameter} must be a {kinds[0].__name__}, got {value!r}")
+        name = kinds[0].__name__
+        raise TypeError(f"{parameter} must be a{'n' * (name[0] in 'AEIOU')} {name}, got {value!r}")
+
+
+def _instruments(instruments: object) -> tuple[Instrument, ...]:
+    if not isinstance(instruments, Iterable):
+        raise TypeError(f"instruments must be Instrument objects, got {instruments!r}")
+    for instrument in (found := tuple[Any, ...](instruments)):
+        if not isinstance(instrument, Instrument):
+            raise TypeError(f"instruments must be Instrument objects, got {instrument!r}")
+    return found

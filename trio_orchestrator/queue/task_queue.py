@@ -7,13 +7,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import copy_context
 from functools import partial
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast, final
 
 import trio
-from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, enable_ki_protection
+from trio.lowlevel import (
+    cancel_shielded_checkpoint,
+    checkpoint,
+    checkpoint_if_cancelled,
+    current_task,
+    enable_ki_protection,
+)
 
 from trio_orchestrator.abc import Instrument, LimitChanged, Policy, RandomSource
-from trio_orchestrator.algorithms.argument import at_least, count
+from trio_orchestrator.algorithms.argument import at_least, count, plain_function
 from trio_orchestrator.block import emit, open_block
 from trio_orchestrator.errors import QueueFullError
 from trio_orchestrator.policies.retry import Retry
@@ -21,7 +28,7 @@ from trio_orchestrator.queue.engine import Engine
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
 from trio_orchestrator.queue.group import JobGroup, open_group
-from trio_orchestrator.queue.handle import JobHandle, JobOptions, describe
+from trio_orchestrator.queue.handle import JobHandle, JobOptions, JobState, describe
 from trio_orchestrator.queue.options import check_function, start_of, terms_of
 from trio_orchestrator.queue.overflow import Overflow
 from trio_orchestrator.queue.settings import KeyOrder, Settings, checked
@@ -136,6 +143,8 @@ class TaskQueue:
         try:
             return await job.wait()
         except BaseException:
+            if job.state is JobState.RUNNING and job._worker.in_body:
+                job._worker.caller = current_task()  # whose time-outs are those of the call
             if not job.done:
                 job.cancel("the caller of run() was cancelled")
             if not job.done:
@@ -160,8 +169,11 @@ class TaskQueue:
         function returns, and a function that returns has succeeded. `thread_limiter` defaults to Trio's, of 40 threads.
         Otherwise as `submit`.
         """
-        if not callable(fn):
-            raise TypeError(f"fn must be a plain function, got {fn!r}")
+        if iscoroutine(fn):
+            fn.close()  # it will never be awaited, and need not warn about that
+        plain_function("fn", fn)
+        if not isinstance(thread_limiter, (trio.CapacityLimiter, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"thread_limiter must be a CapacityLimiter, got {thread_limiter!r}")
         options.setdefault("name", describe(fn))
         return await self.submit(partial(_in_thread, fn, args, thread_limiter), **options)
 

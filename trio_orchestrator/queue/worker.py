@@ -44,6 +44,7 @@ class Worker:
         "_verdict",
         "armed",
         "began_at",
+        "caller",
         "exhaustions",
         "extra",
         "forbidden",
@@ -76,6 +77,7 @@ class Worker:
         self.armed: float = _NEVER  # the deadline the scope has; left there until another one is needed
         self.left_open: Exception | None = None  # what to say of a body that left a scope or a nursery open
         self._verdict: Verdict | None = None  # made when a guard asks
+        self.caller: Task | None = None  # the task in `run()` whose cancellation cancelled the job
         self.served: int = 0  # jobs with this token, if the limiter is shared
         self.since: float = -math.inf  # when it was taken
         self.scope: trio.CancelScope | None = None
@@ -134,7 +136,7 @@ class Worker:
     async def _serve_jobs(self, task: Task, scope: trio.CancelScope) -> None:
         """Run jobs. The hot loop: one function, because every call in it is paid for by every job."""
         engine = self._engine
-        fifo, limiter = engine.schedule.fifo, engine.slots.limiter
+        fifo = engine.schedule.fifo
         job = self.job
         while job is not None:
             if self.reason is not None:
@@ -142,12 +144,15 @@ class Worker:
             else:
                 terms = job._terms
                 plain = engine.plain and self.armed == _NEVER and (terms is None or not terms.watched)
-                if not plain and not self._arm(job, scope):
-                    return
+                if not plain:
+                    if not self._arm(job, scope):
+                        return
+                elif engine.repeats:
+                    engine.attempt_starts(job, self, trio.current_time())
                 job._attempts += 1
                 self.in_body = True
                 try:
-                    if plain:
+                    if plain or engine.settings.protect is None:
                         result = await call_unprotected(job._fn, job._args)
                     else:
                         result = await engine.invoke(job)
@@ -176,11 +181,11 @@ class Worker:
                         self._close_verdict(task)
                         engine.returned(job, self, result)
                     del result
-            spent = (self.reason is not None or self.armed < _NEVER) and scope.cancel_called
+            spent = self.forbidden or (self.reason is not None and scope.cancel_called)
             self.reason = None
-            if engine.calm and fifo and limiter.total_tokens == engine.seen_limit:
+            if engine.calm and fifo and engine.keeps_token(self):
                 self.job = job = fifo.popleft()
-                if engine.plain and job._terms is None:
+                if engine.plain and job._terms is None and not engine.repeats:
                     job._state, job._outcome = RUNNING, self
                     task.context = cast("Context", job._context)
                 else:
@@ -192,7 +197,8 @@ class Worker:
             elif self.armed == _NEVER and not spent and await self._wait_for_job(task):
                 job = self.job
             if spent:
-                self.forbidden = False
+                self._close_verdict(task)
+                self.forbidden, self.caller = False, None
                 return
 
     def _take_next(self, task: Task) -> JobHandle[Any] | None:
@@ -242,7 +248,7 @@ class Worker:
 
     def open_verdict(self) -> Verdict | None:
         """Return the verdict on the body that runs, if it has a deadline: guards inside want to know how it ended."""
-        if self._verdict is None and self.armed < _NEVER and self.task is not None:
+        if self._verdict is None and (self.armed < _NEVER or self.caller is not None) and self.task is not None:
             self._verdict = Verdict(self.task)
         return self._verdict
 
@@ -250,7 +256,8 @@ class Worker:
         if self._verdict is not None:
             verdict, self._verdict = self._verdict, None
             nursery = task.parent_nursery
-            verdict.close(timed_out=timed_out, outside=None if nursery is None else nursery.parent_task)
+            around = None if nursery is None else nursery.parent_task
+            verdict.close(timed_out=timed_out, outside=self.caller or around)
 
     async def _body_broke(self, error: BaseException | None, task: Task) -> None:
         """The body ended by `Cancelled` (None: our scope absorbed it), a group with one, or another `BaseException`."""
@@ -292,7 +299,7 @@ class Worker:
         await self._next_scope(task)
 
     async def _next_scope(self, task: Task) -> None:
-        self.reason, self.forbidden = None, False
+        self.reason, self.forbidden, self.caller = None, False, None
         if self._take_next(task) is not None:
             await cancel_shielded_checkpoint()
 
