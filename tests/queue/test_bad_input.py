@@ -87,6 +87,7 @@ QUEUE: dict[str, list[Row]] = (
     | kind("per_key_order", "a KeyOrder", "strict", None)
     | whole("bypass", 0)
     | kind("name", "a str", 3, None, b"x")
+    | {"expected": [row for row in number("expected", ">= 0", -1, -inf)["expected"] if row[0] is not None]}
     | kind("progress", "a bool or a rich.progress.Progress", None, 1)
     | {
         "instruments": [
@@ -106,10 +107,11 @@ JOB: dict[str, list[Row]] = (
     | kind("name", "a str", 3, None)
     | kind("tags", "an iterable of str", "abc", 3, None, [SHOWN], [b"x"])
 )
-JOB["key"] = [(value, TypeError, f"key must be hashable, got {value!r}") for value in ([], {}, {1})]
+UNHASHABLE: list[object] = [[], {}, {1}]
+JOB["key"] = [(value, TypeError, f"key must be hashable, got {value!r}") for value in UNHASHABLE]
 JOB["weight"].append((inf, ValueError, "weight must be finite, got inf"))
-JOB["fn"] = [
-    (SHOWN, TypeError, "fn is no option of a job; pass arguments of the function by functools.partial"),
+JOB["colour"] = [
+    (SHOWN, TypeError, "colour is no option of a job; pass arguments of the function by functools.partial"),
 ]
 RAMP = number("ramp", ">= 0", -1, inf, -inf, finite=True)
 GATE = RAMP | RNG | kind("name", "a str", 3, None)
@@ -195,10 +197,11 @@ def in_a_queue(call: Callable[[TaskQueue], Awaitable[object]], error: type[Excep
 
 
 def test_a_coroutine_object_is_refused_and_does_not_warn() -> None:
+    coroutine = trio.sleep
     text = "fn must be an async function, got a coroutine object: pass the function and its arguments"
-    in_a_queue(lambda queue: queue.submit(trio.sleep(1)), TypeError, text)  # type: ignore[arg-type]
-    in_a_queue(lambda queue: queue.run(trio.sleep(1)), TypeError, text)  # type: ignore[arg-type]
-    in_a_queue(lambda _: map_all(trio.sleep(1), []), TypeError, text)  # type: ignore[arg-type]
+    in_a_queue(lambda queue: queue.submit(coroutine(1)), TypeError, text)  # type: ignore[arg-type]
+    in_a_queue(lambda queue: queue.run(coroutine(1)), TypeError, text)  # type: ignore[arg-type]
+    in_a_queue(lambda _: map_all(coroutine(1), []), TypeError, text)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("function", [lambda: 3, dict, partial(int, "3")])
@@ -219,7 +222,7 @@ def test_a_plain_function_fails_its_job_and_is_not_repeated(function: Any, optio
 def test_wrong_arguments_fail_the_job_and_are_not_repeated() -> None:
     async def main() -> None:
         async with open_task_queue(retry=Retry(on=Exception)) as queue:
-            job = queue.submit_nowait(trio.sleep, 1, 2, 3)  # type: ignore[call-arg]
+            job = queue.submit_nowait(trio.sleep, 1, 2, 3)  # type: ignore[arg-type]
             with pytest.raises(TypeError, match=r"sleep\(\) takes 1 positional argument but 3 were given"):
                 await job.wait()
             assert job.attempts == 1
@@ -269,8 +272,8 @@ def test_legal_extremes_are_taken() -> None:
             start_within=inf,
             instruments=iter([Instrument()]),  # type: ignore[arg-type]
         ) as queue:
-            queue.submit_nowait(trio.sleep, 0, priority=-1e308, weight=10**9, delay=0, start_at=-1e308, timeout=inf)
-            queue.submit_nowait(trio.sleep, 0, key=None, retry=None, tags=[], name="")
+            queue.submit_nowait(trio.sleep, 0, priority=-1e308, weight=10**9, start_at=-1e308, timeout=inf)
+            queue.submit_nowait(trio.sleep, 0, delay=0, key=None, retry=None, tags=[], name="")
             await queue.wait_below(inf)
             queue.resume(0)
             assert await queue.close(grace=inf) == []

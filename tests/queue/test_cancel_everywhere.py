@@ -497,5 +497,5 @@ def test_cancelled_at_every_checkpoint_of_every_task(run: Scenario) -> None:
     assert cases >= 2
 
 
-def test_the_scenarios_make_hundreds_of_cancellations_under_one_schedule() -> None:
-    assert sum(cancelled_everywhere(run, seeds=[7], want=anybody) for _, run in CASES) > 300
+def test_the_scenarios_make_more_than_a_hundred_cancellations_under_one_schedule() -> None:
+    assert sum(cancelled_everywhere(run, seeds=[7]) for _, run in CASES) > 120

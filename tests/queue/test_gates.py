@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import TypeVar, TypeVarTuple, Unpack
 
 import pytest
@@ -51,7 +52,7 @@ class Switch(Policy):
         self.retry_after = retry_after
         self.asked: list[float] = []
 
-    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
         self.asked.append(trio.current_time())
         if trio.current_time() < self.until:
             raise RejectedError("down", retry_after=self.retry_after)
@@ -99,7 +100,7 @@ async def test_unknown_times_are_jittered_and_none_is_a_busy_loop() -> None:
             queue.submit_nowait(line.work, str(number))
     asked = switch.asked[2:]  # three were refused together
     probes = asked[: asked.index(next(at for at in asked if at >= 1000)) + 1]
-    gaps = [later - earlier for earlier, later in zip(probes, probes[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(probes)]
     assert all(0 < gap <= min(30, 2**number) for number, gap in enumerate(gaps))
     assert len(set(gaps)) == len(gaps)
     assert line.names[0] == "0"
@@ -116,7 +117,7 @@ async def test_only_a_success_of_the_first_job_opens_it(end: str) -> None:
             raise Flop
 
     async with open_task_queue(concurrency=3, protect=switch, rng=Steady(1.0), failures=Failures.RECORD) as queue:
-        jobs = [queue.submit_nowait(body, "0", **({"attempt_timeout": 1} if end == "time out" else {}))]
+        jobs = [queue.submit_nowait(body, "0", attempt_timeout=1 if end == "time out" else math.inf)]
         jobs += [queue.submit_nowait(body, str(number)) for number in range(1, 6)]
         if end == "cancel":
             await trio.sleep(1.5)
@@ -216,7 +217,7 @@ async def test_a_refusal_shuts_the_gate_that_the_job_names() -> None:
     line, gate, other = Timeline(), Gate(), Gate()
 
     class Picky(Switch):
-        async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+        async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
             if trio.current_time() < self.until and not line.times("gated"):
                 self.until = -math.inf
                 raise RejectedError(retry_after=self.retry_after)

@@ -79,9 +79,8 @@ def test_tokens_that_are_added_outside_the_queue_are_noticed(private: bool) -> N
     @virtual
     async def scene() -> None:
         line = Timeline()
-        async with open_task_queue(
-            **({"concurrency": 1} if private else {"limiter": trio.CapacityLimiter(1)})
-        ) as queue:  # type: ignore[arg-type]
+        opening = open_task_queue(concurrency=1) if private else open_task_queue(limiter=trio.CapacityLimiter(1))
+        async with opening as queue:
             for _ in range(7):
                 queue.submit_nowait(line.work, "x", 10)
             await trio.sleep(3)

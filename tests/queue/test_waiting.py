@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -222,7 +223,7 @@ async def test_leaving_waits_for_everything_and_jobs_may_go_on_submitting() -> N
         await trio.sleep(10)
         await queue.submit(line.work, "child")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(queue.submit, line.work, "child of a child")
+            nursery.start_soon(partial(queue.submit, line.work, "child of a child"))
 
     async with trio.open_nursery() as nursery:
 

@@ -191,6 +191,12 @@ def _open_display(progress: object, title: str) -> Display:
     return LineDisplay(title)
 
 
+def check_progress(progress: object) -> None:
+    """Raise unless it is a bool, or something like a `rich.progress.Progress`."""
+    if not isinstance(progress, bool) and not (hasattr(progress, "add_task") and hasattr(progress, "update")):
+        raise TypeError(f"progress must be a bool or a rich.progress.Progress, got {progress!r}")
+
+
 def progress_task(
     progress: bool | object, source: Callable[[], Counts], *, name: str, total: float | None = None
 ) -> Callable[[], Awaitable[None]]:
@@ -209,8 +215,7 @@ def progress_task(
     """
     if progress is False:
         return trio.lowlevel.checkpoint
-    if progress is not True and not (hasattr(progress, "add_task") and hasattr(progress, "update")):
-        raise TypeError(f"progress must be a bool or a rich.progress.Progress, got {progress!r}")
+    check_progress(progress)
     return partial(show_progress, source, progress=progress, title=name, total=total)
 
 

@@ -23,12 +23,12 @@ class Run:
     __slots__ = ("attempt", "deadline", "error", "name", "retry", "since", "started_at", "wish")
 
     def __init__(self, retry: Retry, name: Name, started_at: float, since: int) -> None:
-        self.retry = retry
-        self.name = name
-        self.started_at = started_at
-        self.since = since
-        self.attempt = 1
-        self.deadline = started_at + retry.timeout
+        self.retry: Retry = retry
+        self.name: Name = name
+        self.started_at: float = started_at
+        self.since: int = since
+        self.attempt: int = 1
+        self.deadline: float = started_at + retry.timeout
         self.error: BaseException | None = None
         self.wish: float | None = None
 

@@ -31,6 +31,15 @@ from trio_orchestrator.queue.worker import Worker
 class Attempts(Endings):
     """Judges attempts: succeeded, to be repeated, refused, or the end of the job."""
 
+    # Declared again because it assigns them; they are its base's.
+    calm: bool
+    delayed: int
+    held: bool
+    quiet: bool
+    room: float
+    scheduled: int
+    succeeded: int
+
     def __init__(self, settings: Settings, hooks: Hooks) -> None:
         super().__init__(settings, hooks)
         self._on_gate_shut = hooks.of("gate_shut")

@@ -45,15 +45,15 @@ class Dispatch(ABC):
     """Hands jobs and slots to workers. What becomes of the jobs is its subclass's concern, the engine's."""
 
     def __init__(self, settings: Settings, hooks: Hooks) -> None:
-        self.settings = settings
-        self.slots = Slots(settings.limiter, settings.concurrency)
+        self.settings: Settings = settings
+        self.slots: Slots = Slots(settings.limiter, settings.concurrency)
         self.schedule: Schedule[JobHandle[Any]] = Schedule(settings.per_key)
-        self.alarm = Alarm(self.restore_due)
-        self.own_gate = (
+        self.alarm: Alarm = Alarm(self.restore_due)
+        self.own_gate: Gate = (
             settings.cooldown.gate() if settings.cooldown is not None else Gate(settings.name, rng=settings.rng)
         )
-        self.lanes = Lanes(self.own_gate, self.schedule, self.alarm, self._gate_changed, hooks.of("gate_opened"))
-        self.home = copy_context()
+        self.lanes: Lanes = Lanes(self.own_gate, self.schedule, self.alarm, self._gate_changed, hooks.of("gate_opened"))
+        self.home: Context = copy_context()
         self.block: Block | None = None
 
         self.workers: dict[Task, Worker] = {}
@@ -67,22 +67,22 @@ class Dispatch(ABC):
         # What the fast paths test. `quiet`: only the order decides what is next. `calm`: and that is the deque's.
         # `plain`: a job without terms needs nothing but a slot (and, if the queue `repeats`, the time of its start).
         # Whoever changes what they stand for clears them.
-        self.quiet = False
-        self.calm = False
+        self.quiet: bool = False
+        self.calm: bool = False
         self.plain: bool = settings.plain
         self.repeats: bool = settings.retry is not None
-        self.hungry = True  # a slot may be free for a job that is pushed now
+        self.hungry: bool = True  # a slot may be free for a job that is pushed now
         self.seen_limit: float = self.slots.limit
 
-        self.door = Door()
+        self.door: Door = Door()
         self.room: float = 0  # jobs that the deque may hold, at least; 0: not known
-        self.heavy = 0  # jobs that take more than one slot
-        self.watched = False  # somebody waits for the backlog to shrink
-        self.collecting = False  # `_reserve` is kept for a heavy job
-        self.running = 0
-        self.held = False  # a job has ended, its slot is not passed on yet: hooks have to wait
-        self.paused = False
-        self.closed = False  # nothing starts any more
+        self.heavy: int = 0  # jobs that take more than one slot
+        self.watched: bool = False  # somebody waits for the backlog to shrink
+        self.collecting: bool = False  # `_reserve` is kept for a heavy job
+        self.running: int = 0
+        self.held: bool = False  # a job has ended, its slot is not passed on yet: hooks have to wait
+        self.paused: bool = False
+        self.closed: bool = False  # nothing starts any more
         self._ramp: Ramp | None = None
         self._ramp_timer: Timer | None = None
 
@@ -268,8 +268,9 @@ class Dispatch(ABC):
         return job
 
     def _need(self, terms: Terms) -> int:
-        """A weight above the present limit counts as the limit: the job runs alone."""
-        return max(1, min(terms.weight, int(min(self.slots.limit, 1 << 31))))
+        """A weight above the present limit counts as the limit: the job runs alone. Without a limit, nothing weighs."""
+        limit = self.slots.limit
+        return 1 if limit == math.inf else max(1, min(terms.weight, int(limit)))
 
     def _bypass(self) -> JobHandle[Any] | None:
         """A heavy job collects its tokens; a few light ones may overtake it."""

@@ -40,6 +40,14 @@ from trio_orchestrator.queue.statistics import Record
 class Endings(Dispatch):
     """Ends jobs, in every state; also all of them at once."""
 
+    # Declared again because it assigns them; they are its base's.
+    calm: bool
+    closed: bool
+    heavy: int
+    held: bool
+    quiet: bool
+    room: float
+
     def __init__(self, settings: Settings, hooks: Hooks) -> None:
         super().__init__(settings, hooks)
         self._on_finished = hooks.of("job_finished")

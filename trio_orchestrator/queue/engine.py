@@ -25,6 +25,16 @@ _logger = logging.getLogger("trio_orchestrator")
 class Engine(Attempts):
     """The inside of a `TaskQueue`."""
 
+    # Declared again because it assigns them; they are its base's.
+    block: Block | None
+    calm: bool
+    delayed: int
+    quiet: bool
+    reason: str
+    renumbered: int
+    room: float
+    watched: bool
+
     def __init__(self, settings: Settings) -> None:
         hooks = Hooks(settings.instruments)
         super().__init__(settings, hooks)

@@ -155,8 +155,6 @@ class JobGroup:
 
 
 async def _open_group(queue: TaskQueue, failures: Failures) -> AsyncGenerator[JobGroup, None]:
-    if not isinstance(failures, Failures):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"failures must be a Failures, got {failures!r}")
     error: BaseException | None = None
     scope = trio.CancelScope()
     group = JobGroup(queue, failures, scope)
@@ -175,5 +173,11 @@ async def _open_group(queue: TaskQueue, failures: Failures) -> AsyncGenerator[Jo
         raise_untouched(error)
 
 
-open_group: Callable[[TaskQueue, Failures], AbstractAsyncContextManager[JobGroup]] = asynccontextmanager(_open_group)
-"""Open a group of jobs; see `TaskQueue.group`."""
+_opened = asynccontextmanager(_open_group)
+
+
+def open_group(queue: TaskQueue, failures: Failures) -> AbstractAsyncContextManager[JobGroup]:
+    """Open a group of jobs; see `TaskQueue.group`."""
+    if not isinstance(failures, Failures):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"failures must be a Failures, got {failures!r}")
+    return _opened(queue, failures)

@@ -102,7 +102,7 @@ class Times:
     )
 
     def __init__(self, attempt_timeout: float) -> None:
-        self.attempt_timeout = attempt_timeout
+        self.attempt_timeout: float = attempt_timeout
         self.timeout: float = math.inf
         self.deadline: float = math.inf  # the end of `timeout`
         self.caller_deadline: float = math.inf  # of the task in `run()`: it does not shorten the job, only its pauses
@@ -123,7 +123,7 @@ class Terms(Place):
 
     def __init__(self, retry: Retry | None) -> None:
         super().__init__()
-        self.retry = retry
+        self.retry: Retry | None = retry
         self.priority: float = 0.0
         self.user_key: Hashable = None
         self.gate: Gate | None = None

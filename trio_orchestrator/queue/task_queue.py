@@ -473,4 +473,8 @@ def open_task_queue(
         instruments=instruments,
         rng=rng,
     )
+    if progress is not False:
+        from trio_orchestrator.observe.progress import check_progress
+
+        check_progress(progress)
     return _opened(settings, progress, None if expected is None else at_least("expected", expected, 0))

@@ -289,7 +289,7 @@ class SchedulerPasses(Instrument):
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self._ran = False
 
     def before_task_step(self, task: Task) -> None:

@@ -35,11 +35,11 @@ class CancelAt(Instrument):
         if n is not None and n < 0:
             raise ValueError(f"n must be >= 0, got {n}")
         self.n = n
-        self.count = 0
+        self.count: int = 0
         """Suspensions seen so far."""
-        self.fired = False
+        self.fired: bool = False
         """Whether the cancellation was injected."""
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope = trio.CancelScope()
         """The scope around the watched block; `scope.cancelled_caught` tells whether the block was cut short."""
         self._want = want
         self._victim: Task | None = None

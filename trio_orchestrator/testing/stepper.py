@@ -42,7 +42,7 @@ class StepClock(Clock):
     """A clock that stands still until `now` is assigned."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now: float = 0.0
         self.broken: Exception | None = None
         """If set, raised in Trio's run loop at the next pass: the emergency exit of a run that cannot be unwound."""
 
