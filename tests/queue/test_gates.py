@@ -373,3 +373,16 @@ async def test_a_longer_wish_wins_and_a_shorter_one_changes_nothing() -> None:
         gate.shut(0)
         gate.shut(20)
     assert line.events == [(28, "x")]
+
+
+@virtual
+async def test_a_cooldown_forgets_gates_that_say_nothing_and_keeps_the_others() -> None:
+    cooldown = Cooldown()
+    shut, heard = cooldown.gate("shut"), cooldown.gate("heard")
+    shut.shut(10)
+    heard.listen(lambda _: None)
+    for key in range(10_000):
+        cooldown.gate(key)
+    assert cooldown.gate("shut") is shut
+    assert cooldown.gate("heard") is heard
+    assert len(cooldown._gates) < 2_100, "a crawler of many hosts would keep a gate for each of them"

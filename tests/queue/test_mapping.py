@@ -10,7 +10,7 @@ import outcome
 import pytest
 import trio
 
-from tests.queue.timeline import Flop, Timeline, clean_up, pauses, virtual
+from tests.queue.timeline import Flop, Timeline, briefly, clean_up, pauses, virtual
 from trio_orchestrator import map_all, open_map
 
 
@@ -75,7 +75,7 @@ async def test_map_all_keeps_its_limit() -> None:
     assert trio.current_time() == 3 + 4
 
 
-@virtual
+@briefly
 async def test_map_all_takes_items_as_there_is_room() -> None:
     source = Source(5000)
 

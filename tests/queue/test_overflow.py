@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tests.queue.timeline import Flop, Timeline, pauses, virtual
+from tests.queue.timeline import Flop, Timeline, briefly, pauses, virtual
 from trio_orchestrator import (
     Gate,
     JobDroppedError,
@@ -180,7 +180,7 @@ async def test_retry_scheduled_and_delayed_jobs_take_room() -> None:
         assert trio.current_time() == 5
 
 
-@virtual
+@briefly
 async def test_a_crowd_at_the_door_of_a_limit_that_grows() -> None:
     async with open_task_queue(concurrency=1, max_waiting=1) as queue, trio.open_nursery() as nursery:
         for _ in range(1200):
@@ -193,7 +193,7 @@ async def test_a_crowd_at_the_door_of_a_limit_that_grows() -> None:
     assert trio.current_time() == 1
 
 
-@virtual
+@briefly
 async def test_the_default_bound() -> None:
     async with open_task_queue() as queue:
         queue.pause()

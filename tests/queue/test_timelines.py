@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.queue.timeline import Flop, Timeline, clean_up, pauses, virtual
+from tests.queue.timeline import Flop, Timeline, briefly, clean_up, pauses, virtual
 from trio_orchestrator import (
     Failures,
     JobCancelledError,
@@ -57,7 +57,7 @@ async def test_a_retry_comes_back_to_its_place() -> None:
     assert line.events == [(0, "a"), (1, "b"), (5, "c"), (9, "a"), (10, "d")]
 
 
-@virtual
+@briefly
 async def test_a_thousand_retries_of_one_instant_come_back_in_their_order() -> None:
     line = Timeline()
     async with open_task_queue(concurrency=1000, max_waiting=2000, retry=pauses(10)) as queue:

@@ -59,7 +59,7 @@ class _Exhaustions:
     __slots__ = ("count",)
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
 
 
 EXHAUSTIONS = _Exhaustions()

@@ -20,6 +20,7 @@ from trio_orchestrator.algorithms.chance import CHANCE
 from trio_orchestrator.algorithms.ramp import Ramp
 
 _UNKNOWN = FullJitter(base=1.0, cap=30.0)
+_MOST_IDLE_GATES = 1024
 
 
 @final
@@ -122,6 +123,11 @@ class Gate:
         return self._until == -math.inf and self._reopening is None and not self._probing
 
     @property
+    def in_use(self) -> bool:
+        """Whether it has something to say, or somebody listens."""
+        return bool(self._listeners) or not self.is_open
+
+    @property
     def probing(self) -> bool:
         """Whether one job goes first, or will when the time is over."""
         return self._probing
@@ -203,19 +209,29 @@ class Cooldown:
         rng: The source of jitter. Default: the library's.
     """
 
-    __slots__ = ("_gates", "_ramp", "_rng")
+    __slots__ = ("_gates", "_prune_at", "_ramp", "_rng")
 
     def __init__(self, *, ramp: float = 1.0, rng: RandomSource | None = None) -> None:
         self._gates: dict[Hashable, Gate] = {None: Gate("cooldown", ramp=ramp, rng=rng)}
         self._ramp = ramp
         self._rng = rng
+        self._prune_at = _MOST_IDLE_GATES
 
     def __repr__(self) -> str:
         return f"<Cooldown {len(self._gates)} gates, ramp {self._ramp:g} s>"
 
     def gate(self, key: Hashable = None) -> Gate:
-        """Return the gate of `key`, always the same one. None is the gate of all calls without a key."""
+        """Return the gate of `key`; None is the gate of all calls without a key.
+
+        The same object while it is shut or in use: when there are many, a cooldown forgets the others.
+        """
         gate = self._gates.get(key)
         if gate is None:
+            if len(self._gates) >= self._prune_at:
+                self._prune()
             gate = self._gates[key] = Gate(f"cooldown of {key!r}", ramp=self._ramp, rng=self._rng)
         return gate
+
+    def _prune(self) -> None:
+        self._gates = {key: gate for key, gate in self._gates.items() if key is None or gate.in_use}
+        self._prune_at = max(_MOST_IDLE_GATES, 2 * len(self._gates))

@@ -156,7 +156,7 @@ def _take_name(_: Engine, terms: Terms, name: object) -> None:
 
 
 def _take_tags(_: Engine, terms: Terms, tags: object) -> None:
-    terms.tags = _tags(tags)
+    terms.tags = tags_of(tags)
 
 
 def _take_later(_: Engine, terms: Terms, __: object) -> None:
@@ -191,7 +191,8 @@ def _weight(engine: Engine, weight: object) -> int:
     return int(number)
 
 
-def _tags(tags: object) -> tuple[str, ...]:
+def tags_of(tags: object) -> tuple[str, ...]:
+    """Return the tags, or raise a `TypeError`."""
     if not isinstance(tags, str) and isinstance(tags, Iterable):
         found = tuple(cast("Iterable[object]", tags))
         if all(isinstance(tag, str) for tag in found):

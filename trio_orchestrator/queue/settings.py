@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import cast, final
 
 import trio
 
@@ -141,10 +141,11 @@ def _check_kind(parameter: str, value: object, kinds: tuple[type[object], ...]) 
         raise TypeError(f"{parameter} must be a{'n' * (name[0] in 'AEIOU')} {name}, got {value!r}")
 
 
-def _instruments(instruments: object) -> tuple[Instrument, ...]:
-    if not isinstance(instruments, Iterable):
+def _instruments(instruments: Iterable[Instrument]) -> tuple[Instrument, ...]:
+    if not isinstance(cast("object", instruments), Iterable):
         raise TypeError(f"instruments must be Instrument objects, got {instruments!r}")
-    for instrument in (found := tuple[Any, ...](instruments)):
-        if not isinstance(instrument, Instrument):
+    found = tuple(instruments)
+    for instrument in found:
+        if not isinstance(cast("object", instrument), Instrument):
             raise TypeError(f"instruments must be Instrument objects, got {instrument!r}")
     return found

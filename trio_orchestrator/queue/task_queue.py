@@ -29,7 +29,7 @@ from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
 from trio_orchestrator.queue.group import JobGroup, open_group
 from trio_orchestrator.queue.handle import JobHandle, JobOptions, JobState, describe
-from trio_orchestrator.queue.options import check_function, start_of, terms_of
+from trio_orchestrator.queue.options import check_function, start_of, tags_of, terms_of
 from trio_orchestrator.queue.overflow import Overflow
 from trio_orchestrator.queue.settings import KeyOrder, Settings, checked
 from trio_orchestrator.queue.slots import check_concurrency
@@ -110,6 +110,8 @@ class TaskQueue:
             TypeError, ValueError: `fn` is no function, or an option is wrong.
         """
         await checkpoint_if_cancelled()
+        if options and "tags" in options:
+            options["tags"] = tags_of(options["tags"])  # an iterator is read once, and who waits at the door asks twice
         try:
             job = self.submit_nowait(fn, *args, **options)
         except trio.WouldBlock:
@@ -133,6 +135,8 @@ class TaskQueue:
             Exception: As `submit` and `JobHandle.wait`.
         """
         await checkpoint_if_cancelled()
+        if options and "tags" in options:
+            options["tags"] = tags_of(options["tags"])  # an iterator is read once, and who waits at the door asks twice
         try:
             job = self.submit_nowait(fn, *args, **options)
             self._keep_callers_deadline(job)
