@@ -56,7 +56,8 @@ class Outage(Policy):
 
     def refuse(self, job: Job, how: str) -> RejectedError:
         refusal = RejectedError(retry_after=self.refusals.pop(0))
-        job.end = how, refusal
+        if job.end[0] != "leaked":
+            job.end = how, refusal
         return refusal
 
 
@@ -71,7 +72,6 @@ class Bodies:
         side = job.side
         if not side.config.protected:
             side.begins(job)
-        job.tries += 1
         job.end = "cancelled", None
         try:
             result = await self.act(job)

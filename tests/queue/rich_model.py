@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -40,8 +40,16 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
+class Sparse:
+    """Shows what differs from the defaults."""
+
+    def __repr__(self) -> str:
+        shown = [(one.name, getattr(self, one.name)) for one in fields(self) if getattr(self, one.name) != one.default]  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown)})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Asked(Sparse):
     """The options of a job, as drawn."""
 
     kind: str = "quick"
@@ -57,24 +65,24 @@ class Asked:
     attempts: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Config(Sparse):
     """How a queue was opened."""
 
-    attempts: int
-    pause: float
-    max_waiting: int
-    overflow: Overflow
-    failures: Failures
-    ageing: float
-    per_key: int
-    order: KeyOrder
-    bypass: int
-    attempt_timeout: float
-    timeout: float
-    start_within: float
-    protected: bool
-    cooled: bool
+    attempts: int = 1
+    pause: float = 2.0
+    max_waiting: int = 6
+    overflow: Overflow = Overflow.WAIT
+    failures: Failures = Failures.RECORD
+    ageing: float = math.inf
+    per_key: int = 1
+    order: KeyOrder = KeyOrder.FREE
+    bypass: int = 0
+    attempt_timeout: float = math.inf
+    timeout: float = math.inf
+    start_within: float = math.inf
+    protected: bool = False
+    cooled: bool = False
 
 
 @dataclass(eq=False)
@@ -115,6 +123,23 @@ class Watch:
 
 
 @dataclass(eq=False)
+class Group:
+    """Jobs of one `queue.group()`."""
+
+    failures: Failures
+    jobs: list[Job]
+    leave: trio.Event = field(default_factory=trio.Event)
+    call: Call[None] = field(init=False)
+    broken: bool = False
+
+    @property
+    def gone(self) -> bool:
+        """It cancels its jobs, or is about to."""
+        failed = any(job.handle is not None and job.handle.state is JobState.FAILED for job in self.jobs)
+        return self.broken or (failed and self.failures is Failures.FAIL_FAST)
+
+
+@dataclass(eq=False)
 class Job:
     side: Side
     number: int
@@ -123,6 +148,7 @@ class Job:
     handle: JobHandle[object] | None = None
     call: Call[Any] | None = None  # of `submit` or `run`
     by_run: bool = False
+    group: Group | None = None
     caller_deadline: float = math.inf
     phase: Phase = Phase.OUTSIDE
     submitted_at: float = 0
@@ -184,6 +210,11 @@ class Job:
             self.by_run and self.call is not None and self.call._scope.cancel_called
         )
 
+    @property
+    def adrift(self) -> bool:
+        """Somebody else than a rule may cancel it now."""
+        return self.caller_gone or (self.group is not None and self.group.gone)
+
     def let_in(self) -> None:
         self.phase, self.submitted_at = Phase.WAITING, trio.current_time()
         self.start_at = self.start_at if self.start_at > self.submitted_at else -math.inf
@@ -220,7 +251,6 @@ class Side:
     started: list[Job] = field(default_factory=list)  # since the last look
     touched: set[str | None] = field(default_factory=set)  # keys that were in use since the last look
     arrivals: int = 0
-    cleared: bool = False  # since the last look
 
     def of(self, *phases: Phase) -> list[Job]:
         return [job for job in self.jobs if job.phase in phases]
@@ -273,12 +303,13 @@ class Side:
         effective = trio.current_effective_deadline()
         check(effective == job.armed or (effective == -math.inf and self.aborted), f"{job}: deadline {effective}")
         job.watch.passes(job)
+        job.tries += 1
 
     def over(self, job: Job) -> None:
         """An attempt is over: say what must become of the job."""
         how, what = job.end
         now = trio.current_time()
-        final = job.stopped or job.forbidden or self.closed or job.caller_gone
+        final = job.stopped or job.forbidden or self.closed or job.adrift
         if how == "returned":
             self._repeat_or_end(job, self.config.pause if what == BAD else None, JobState.SUCCEEDED, final)
         elif how == "raised":
@@ -291,6 +322,7 @@ class Side:
         elif how == "leaked":
             job.ends(JobState.FAILED)
         elif how == "refused":
+            job.tries -= 1
             if final:
                 job.ends(JobState.CANCELLED, *(PENDING if self.aborted else ()))
             else:
@@ -300,7 +332,7 @@ class Side:
         elif now >= job.armed:
             job.error = None
             if job.deadline <= job.armed:
-                job.ends(JobState.FAILED, *((JobState.CANCELLED,) if job.caller_gone else ()))
+                job.ends(JobState.FAILED, *((JobState.CANCELLED,) if job.adrift else ()))
             else:
                 self._repeat_or_end(job, self.config.pause, JobState.FAILED, final)
         else:
@@ -346,14 +378,23 @@ class Side:
         job.rank = job.submitted_at / self.config.ageing - priority
         job.handle.priority = priority
 
+    def find_handles(self) -> None:
+        """Jobs whose submitter has not come back with the handle, or never will (`run`)."""
+        engine = self.queue._engine
+        for handle in [*engine.schedule, *(entry[2] for entry in engine.alarm._heap)]:
+            if isinstance(handle, JobHandle) and isinstance(handle._args, Job):
+                handle._args.handle = handle
+
     def clear(self) -> None:
+        self.find_handles()
         pending = [job for job in self.jobs if job.handle is not None and job.handle.state in PENDING]
         for job in pending:
+            if job.phase is Phase.OUTSIDE:
+                job.let_in()
             job.ends(JobState.DROPPED)
-        self.cleared = True
         statistics = self.queue.statistics()
         expected = statistics.waiting + statistics.retry_scheduled
-        self.check(self.queue.clear() == expected >= len(pending), "clear() counts wrongly")
+        self.check(self.queue.clear() == expected == len(pending), "clear() counts wrongly")
 
     def close(self, cut_at: float = math.inf) -> None:
         """All that waits is cancelled."""

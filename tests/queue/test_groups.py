@@ -132,6 +132,22 @@ async def test_an_exception_in_the_block_cancels_the_jobs_and_comes_out_bare() -
 
 
 @virtual
+@pytest.mark.parametrize("failures", [Failures.RAISE, Failures.FAIL_FAST])
+async def test_unseen_failures_are_noted_on_what_the_block_raises(failures: Failures) -> None:
+    error, line = KeyError("mine"), Timeline()
+    async with open_task_queue() as queue:
+        with pytest.raises(KeyError) as caught:
+            async with queue.group(failures=failures) as mine:
+                mine.submit_nowait(line.flaky("x"))
+                try:
+                    await trio.sleep(5)
+                finally:
+                    raise error
+        assert caught.value is error
+    assert error.__notes__ == ["(1 jobs of a group failed, and nobody waited for them; the first: Flop('x'))"]
+
+
+@virtual
 @pytest.mark.parametrize("at", ["in the block", "while leaving"])
 async def test_cancelling_a_group_cancels_its_jobs(at: str) -> None:
     async with open_task_queue() as queue:

@@ -325,6 +325,7 @@ async def test_heavy_and_light_jobs_never_hold_more_slots_than_there_are() -> No
             weight = chance.choice([1, 1, 1, 2, 3, 4, 9])
             queue.submit_nowait(body, weight, chance.choice([0, 1, 2]), weight=weight, attempt_timeout=1.5)
         await queue.wait_idle()
+        await wait_all_tasks_blocked()
         assert queue.limiter.borrowed_tokens == 0
         assert queue.statistics().succeeded + queue.statistics().failed == 60
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 from hypothesis import settings
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.queue.rich_bodies import KINDS, Bodies, Outage
 from tests.queue.rich_look import look, submitted
-from tests.queue.rich_model import BAD, Asked, Config, Failed, Job, Phase, Side, Watch, current_job
+from tests.queue.rich_model import BAD, Asked, Config, Failed, Group, Job, Phase, Side, Watch, current_job
 from trio_orchestrator import (
     Constant,
     Cooldown,
@@ -23,6 +23,7 @@ from trio_orchestrator import (
     Gate,
     JobCancelledError,
     JobDroppedError,
+    JobGroup,
     JobState,
     JobTimeoutError,
     KeyOrder,
@@ -67,8 +68,13 @@ ASKED = st.builds(
     start_within=often((math.inf, math.inf, 1.0)),
     attempts=often((None, None, 0, 2)),
 )
+T = TypeVar("T")
 SIDES = st.integers(0, 1)
 SETTLE = often((True, True, False))
+
+
+def one_of(data: st.DataObject, some: list[T]) -> T:
+    return some[data.draw(st.integers(0, len(some) - 1))]
 
 
 class RichMachine(RuleBasedStateMachine):
@@ -84,7 +90,7 @@ class RichMachine(RuleBasedStateMachine):
         self.foreign: list[tuple[Call[None], trio.Event]] = []
         self.foreign_slots = 0
         self.closings: list[tuple[Side, Call[Any]]] = []
-        self.groups: list[tuple[list[Job], Call[None], trio.Event]] = []
+        self.groups: list[Group] = []
         self.leave: dict[str, trio.Event] = {}
         self.restless = False
 
@@ -268,7 +274,7 @@ class RichMachine(RuleBasedStateMachine):
 
     def draw(self, data: st.DataObject, *phases: Phase) -> Job | None:
         jobs = [job for side in self.sides for job in side.of(*phases) if job.handle is not None]
-        return data.draw(st.sampled_from(jobs)) if jobs else None
+        return one_of(data, jobs) if jobs else None
 
     @rule(data=st.data(), settle=SETTLE)
     def cancel(self, data: st.DataObject, settle: bool) -> None:
@@ -280,7 +286,7 @@ class RichMachine(RuleBasedStateMachine):
     def cancel_the_caller(self, data: st.DataObject) -> None:
         jobs = [job for side in self.sides for job in side.jobs if job.call is not None and not job.call.done]
         if jobs:
-            call = data.draw(st.sampled_from(jobs)).call
+            call = one_of(data, jobs).call
             assert call is not None
             call.cancel()
             self.settle()
@@ -366,7 +372,7 @@ class RichMachine(RuleBasedStateMachine):
     def cancel_a_wait(self, data: st.DataObject) -> None:
         calls = [call for _, call in self.waits if not call.done] + [call for *_, call in self.watchers if not call.done]
         if calls:
-            data.draw(st.sampled_from(calls)).cancel()
+            one_of(data, calls).cancel()
             self.settle()
 
     @rule(number=SIDES, bound=st.integers(0, 3))
@@ -389,8 +395,9 @@ class RichMachine(RuleBasedStateMachine):
             closed = bound > 0 and (side.closed or side.leaving)
             assert call.done or not (true or closed), f"{'wait_below' if bound else 'wait_idle'} is not told"
             assert call.error is None or isinstance(call.error, trio.ClosedResourceError)
-        for jobs, call, _ in self.groups:
-            assert not call.done or all(job.handle is None or job.handle.done for job in jobs), "a group left its jobs"
+        for group in self.groups:
+            left = [job for job in group.jobs if job.handle is not None and not job.handle.done]
+            assert not (group.call.done and left), f"a group left {left}"
         for side, closing in self.closings:
             assert not closing.done or closing.state == "cancelled" or side.queue.statistics().idle
 
@@ -437,37 +444,41 @@ class RichMachine(RuleBasedStateMachine):
         side = self.pick(number)
         if side.config.overflow is not Overflow.WAIT or side.closed or side.leaving:
             return
-        jobs = [self.job(side, one) for one in asked]
-        event = trio.Event()
-        self.groups.append((jobs, self.step.start(self.run_group, side, jobs, failures, event, settle=False), event))
+        group = Group(failures, [self.job(side, one) for one in asked])
+        self.groups.append(group)
+        group.call = self.step.start(self.run_group, side, group, settle=False)
         self.settle()
 
-    async def run_group(self, side: Side, jobs: list[Job], failures: Failures, event: trio.Event) -> None:
-        async with side.queue.group(failures=failures) as group:
-            for job in jobs:
-                job.told = True
-                job.in_group = True
-                side.jobs.append(job)
-                current_job.set(job)
-                job.start_at = trio.current_time() + job.asked.delay
-                try:
-                    job.handle = await group.submit(self.bodies.body, job, **self.options(job))
-                except BaseException:
-                    if job.handle is None and job.phase is Phase.OUTSIDE:
-                        side.jobs.remove(job)
-                    raise
-            await event.wait()
+    async def run_group(self, side: Side, group: Group) -> None:
+        async with side.queue.group(failures=group.failures) as mine:
+            try:
+                for job in group.jobs:
+                    await self.put_into(mine, job, group)
+                await group.leave.wait()
+            except BaseException:
+                group.broken = True
+                raise
+
+    async def put_into(self, mine: JobGroup, job: Job, group: Group) -> None:
+        job.told, job.group = True, group
+        job.side.jobs.append(job)
+        current_job.set(job)
+        job.start_at = trio.current_time() + job.asked.delay
+        try:
+            job.handle = await mine.submit(self.bodies.body, job, **self.options(job))
+        finally:
+            if job.handle is None and job.phase is Phase.OUTSIDE:
+                job.side.jobs.remove(job)
 
     @precondition(lambda self: self.groups)
     @rule(data=st.data(), leave=st.booleans())
     def leave_a_group(self, data: st.DataObject, leave: bool) -> None:
-        jobs, call, event = data.draw(st.sampled_from(self.groups))
-        for job in jobs:
-            job.adrift = True
+        group = one_of(data, self.groups)
         if leave:
-            event.set()
-        else:
-            call.cancel()
+            group.leave.set()
+        elif not group.call.done:
+            group.broken = True
+            group.call.cancel()
         self.settle()
 
     # ------------------------------------------------------------------------------------------- the end
@@ -490,7 +501,7 @@ class RichMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.closings)
     @rule(data=st.data())
     def cancel_a_closing(self, data: st.DataObject) -> None:
-        side, call = data.draw(st.sampled_from(self.closings))
+        side, call = one_of(data, self.closings)
         if not call.done and trio.current_time() < side.cut_at:
             side.cut_at = math.inf
             call.cancel()
@@ -525,18 +536,18 @@ class RichMachine(RuleBasedStateMachine):
         for job in [job for side in self.sides for job in side.jobs if job.handle is not None]:
             self.act(partial(job.side.cancel, job), settle=True)
         while self.foreign:
-            self.a_stranger_goes(True, True)
-        for *_, event in self.groups:
-            event.set()
-        self.resize(5)
+            self.a_stranger_goes(leave=True, settle=True)
+        for group in self.groups:
+            group.leave.set()
+        self.resize(limit=5)
         for number in range(len(self.sides)):
-            self.resume(number, 0.0, True)
+            self.resume(number=number, ramp=0.0, settle=True)
         for _ in range(20):
             for job in [job for side in self.sides for job in side.of(Phase.WAITING, Phase.OUT) if job.handle is not None]:
                 self.act(partial(job.side.cancel, job), settle=True)
             self.pass_time(5.0)
         for number in range(len(self.sides)):
-            self.end_the_block(number, "leave")
+            self.end_the_block(number=number, how="leave")
         self.pass_time(60.0)
         for side in self.sides:
             self.look_at_the_end(side)

@@ -29,7 +29,7 @@ from trio_orchestrator.algorithms.backoff import Constant
 from trio_orchestrator.queue.leaks import is_clean
 from trio_orchestrator.testing import run_virtual
 
-SEEDS: Final = range(8)
+SEEDS: Final = range(5)
 QUEUE: Final = Path(sys.modules[TaskQueue.__module__].__file__ or "").parent
 OPEN: Final = {"task_queue.py", "group.py", "mapping.py"}  # `async with` is contextlib's, which is not protected
 OPEN_ON_PURPOSE: Final = {"body.py"}

@@ -24,7 +24,7 @@ from trio_orchestrator.abc import Policy
 from trio_orchestrator.algorithms.backoff import Constant
 from trio_orchestrator.testing import SchedulerPasses, run_virtual
 
-schedules = pytest.mark.parametrize("seed", range(8))
+schedules = pytest.mark.parametrize("seed", range(5))
 HOUR = 3600.0
 
 T = TypeVar("T")

@@ -254,6 +254,23 @@ class Attempts(Endings):
             self.calm = False
             self.room -= 1
 
+    def put_back(self, job: JobHandle[Any], worker: Worker) -> None:
+        """Put a picked job that has not begun back to its place."""
+        if self.closed:
+            self.cancelled(job, worker, self.reason)
+            return
+        self.lanes.answered(job, self.gate_of(job), success=None)
+        self._wait_again(job, worker.last if self.repeats or job._terms is not None else None)
+        self._look_at_the_clock(job)
+
+    def _wait_again(self, job: JobHandle[Any], last: object) -> None:
+        """Let a job wait in its place that had a slot and made no attempt."""
+        job._outcome = last
+        if job._attempts == 0 or self.settings.per_key_order is not KeyOrder.STRICT:
+            self.schedule.release(job)
+        self._restore(job)
+        self.held, self.quiet, self.calm = True, False, False
+
     def _refused(self, job: JobHandle[Any], worker: Worker, refusal: RejectedError) -> None:
         """The body never ran: it was no attempt, the job goes back to its place, and its gate shuts."""
         self.refusals += 1
@@ -263,15 +280,15 @@ class Attempts(Endings):
             self._attempt_over(job, worker, success=None)
             self._cancel_for_good(job, reason, worker.last)
             return
-        job._outcome = worker.last
-        if job._attempts == 0 or self.settings.per_key_order is not KeyOrder.STRICT:
-            self.schedule.release(job)
-        self._restore(job)
-        self.held, self.quiet, self.calm = True, False, False
+        self._wait_again(job, worker.last)
         gate = self.gate_of(job)
         seconds = self.lanes.refused(job, gate, refusal.retry_after)
         self._report(self._on_gate_shut, GateShut(seconds, refusal.retry_after < math.inf, refusal))
         self._attempt_over(job, worker, success=None)
+        self._look_at_the_clock(job)
+
+    def _look_at_the_clock(self, job: JobHandle[Any]) -> None:
+        """End a job that waits again if one of its time-outs has passed while it had a slot."""
         times, now = job._times, trio.current_time()
         if times is not None and times.deadline <= now:
             self._timed_out_waiting(job, "timeout", times.timeout)

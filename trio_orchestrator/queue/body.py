@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import CodeType
 from typing import Any, final
 
 from trio.lowlevel import disable_ki_protection
 
 from trio_orchestrator.abc import Policy
 from trio_orchestrator.errors import RejectedError
+from trio_orchestrator.policies.failure import mark_permanent
 
 
 @disable_ki_protection
@@ -33,18 +35,38 @@ async def call_protected(protect: Policy, fn: Callable[..., Awaitable[Any]], arg
         Refused: `protect` raised a `RejectedError`, and had not called the body.
     """
     entered = False
+    bad_calls: list[TypeError] = []
 
     async def body() -> Any:
         nonlocal entered
         entered = True
-        return await call_unprotected(fn, args)
+        try:
+            return await call_unprotected(fn, args)
+        except TypeError as error:
+            if (
+                _innermost(error) in LEADING_FRAMES
+            ):  # the call itself failed, and not the body: nobody shall repeat that
+                bad_calls.append(mark_permanent(error))
+            raise
 
     try:
         return await call_unprotected(protect.call, (body,))
+    except TypeError as error:
+        if error in bad_calls:
+            error.__traceback__ = None  # as if it came from here, without a policy between
+        raise
     except RejectedError as refusal:
         if entered:
             raise
         raise Refused(refusal) from None
+
+
+def _innermost(error: TypeError) -> CodeType:
+    traceback = error.__traceback__
+    assert traceback is not None
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback.tb_frame.f_code
 
 
 LEADING_FRAMES = {call_unprotected.__code__, call_protected.__code__}

@@ -175,10 +175,11 @@ class Dispatch(ABC):
                 return None
         self.running -= 1
         self._take_back(worker)
-        job = self._pick()
+        hungry, job = self.hungry, self._pick()
         if job is not None:
             self.running += 1
             self._hand_tokens(worker, *self._picked)
+            self.hungry = self.hungry or hungry  # it goes on in its own slot: one that was free still is
         if self._reserve and not self.collecting:  # a heavy job has ended: there is room for several
             self.dispatch()
         else:

@@ -85,15 +85,21 @@ class Gate:
             self._step = self._until
             self._tell()
 
-    def refused(self, retry_after: float) -> float:
-        """Shut it because a call was refused; `math.inf` if the time is not known. Return for how long. Sync."""
+    def refused(self, retry_after: float, *, first: bool = True) -> float:
+        """Shut it because a call was refused; return for how long, as far as is known. Sync.
+
+        Args:
+            retry_after: Seconds until another may be let in; `math.inf`, or 0, if that is not known.
+            first: Whether it may have been the one that went first. While that one is out, a refusal of another, older
+                call says nothing new.
+        """
         if 0 < retry_after < math.inf:
             self.shut(retry_after)
             return retry_after
         now = trio.current_time()
         if self._probing and now < self._until < math.inf:
             return self._until - now  # shut already: refusals of one outage count once
-        if self._until > now and not self._probing:
+        if self._until > now and not (self._probing and first):
             return self._until - now
         self._refusals += 1
         pause = _UNKNOWN(self._refusals, self._rng)

@@ -132,8 +132,7 @@ class JobGroup:
             except BaseException as exc:  # cancelled, or interrupted, while it waits: raised below
                 error = exc
         if error is not None or self._first is not None:
-            if error is not None:
-                self.cancel("the block of its group was left by an exception")
+            self.cancel("the block of its group was left by an exception")
             with trio.CancelScope(shield=True):
                 await self.wait()
         failures = self._take_unseen()
@@ -141,6 +140,9 @@ class JobGroup:
             return self._first
         if error is None and failures and self._failures is Failures.RAISE:
             return ExceptionGroup(f"{len(failures)} jobs of a group failed, and nobody waited for them", failures)
+        if error is not None and failures and self._failures is not Failures.RECORD:
+            text = f"{len(failures)} jobs of a group failed, and nobody waited for them; the first: {failures[0]!r}"
+            error.add_note(f"({text})")
         return error
 
     def _take_unseen(self) -> list[Exception]:

@@ -117,9 +117,10 @@ class Lanes:
     def refused(self, job: JobHandle[Any], gate: Gate, retry_after: float) -> float:
         """The policy around an attempt refused it. Return for how long the gate is shut now."""
         seat = self._seats[gate]
-        if seat.probe is job:
+        first = seat.probe is job
+        if first:
             seat.probe = None
-        return gate.refused(retry_after)
+        return gate.refused(retry_after, first=first)
 
     def _changed(self, gate: Gate) -> None:
         seat = self._seats[gate]

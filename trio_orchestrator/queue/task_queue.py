@@ -206,12 +206,12 @@ class TaskQueue:
         """Do what the overflow policy says for one more job; return False if the newcomer has to go itself."""
         engine = self._engine
         overflow = engine.settings.overflow
-        if overflow in (Overflow.WAIT, Overflow.REJECT):
-            if engine.inside() is not None:
-                engine.over_admitted += 1
-                return True
-            if overflow is Overflow.WAIT:
+        if overflow is Overflow.WAIT:
+            if engine.inside() is None:
                 raise trio.WouldBlock
+            engine.over_admitted += 1
+            return True
+        if overflow is Overflow.REJECT:
             raise QueueFullError(engine.settings.max_waiting, retry_after=engine.seconds_per_job())
         assert engine.victims is not None
         victim = engine.victims.take(job)

@@ -136,11 +136,13 @@ class Worker:
     async def _serve_jobs(self, task: Task, scope: trio.CancelScope) -> None:
         """Run jobs. The hot loop: one function, because every call in it is paid for by every job."""
         engine = self._engine
-        fifo = engine.schedule.fifo
+        fifo, slots, limiter = engine.schedule.fifo, engine.slots, engine.slots.limiter
         job = self.job
         while job is not None:
             if self.reason is not None:
                 engine.cancelled(job, self, self.reason)
+            elif (not engine.quiet or limiter.total_tokens != engine.seen_limit) and slots.in_debt:
+                engine.put_back(job, self)  # the limit has shrunk since the job was picked
             else:
                 terms = job._terms
                 plain = engine.plain and self.armed == _NEVER and (terms is None or not terms.watched)
