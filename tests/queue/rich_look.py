@@ -19,10 +19,10 @@ STATES = {
 
 def look(side: Side) -> None:
     side.find_handles()
-    for job in side.of(Phase.OUTSIDE):
-        come_in(side, job)
     for job in side.jobs:
         pass_time(side, job)
+    for job in side.of(Phase.OUTSIDE):
+        come_in(side, job)
     explain(side)
     compare(side)
     count(side)
@@ -144,8 +144,6 @@ def use_all_slots(side: Side) -> None:
     if ready:
         need = max(1, min(ready[0].asked.weight, limit))
         side.check(need > free, f"{free} slots are free, and {ready[0]} waits")
-    if len(ready) > 1 and not ready[0].passed and side.config.bypass and side.private:
-        side.check(ready[1].asked.weight > free or limit == 0, f"{ready[1]} may overtake {ready[0]}: {free} slots free")
 
 
 def keep_the_order(side: Side) -> None:

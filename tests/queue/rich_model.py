@@ -346,7 +346,7 @@ class Side:
         deadline = min(job.deadline, job.caller_deadline)
         fits = pause is not None and now < deadline and now + pause < deadline
         if pause is None or not fits or job.tries >= job.attempts or final:
-            job.ends(state)
+            job.ends(state, *((JobState.CANCELLED,) if job.adrift and pause is not None else ()))
         elif pause == 0:
             job.phase = Phase.WAITING
         else:

@@ -72,7 +72,7 @@ class Dispatch(ABC):
         self.plain: bool = settings.plain
         self.repeats: bool = settings.retry is not None
         self.hungry: bool = True  # a slot may be free for a job that is pushed now
-        self.seen_limit: float = self.slots.limit
+        self.seen_limit: float = self.slots.limit  # NaN, which equals nothing, while there is debt
 
         self.door: Door = Door()
         self.room: float = 0  # jobs that the deque may hold, at least; 0: not known
@@ -187,24 +187,21 @@ class Dispatch(ABC):
         return job
 
     def keeps_token(self, worker: Worker) -> bool:
-        """Whether nothing but the order decides what is next. A token of a shared limiter is passed on in time."""
-        slots = self.slots
-        if slots.private:
-            return slots.limiter.total_tokens == self.seen_limit
-        if self._may_keep(worker):
-            return True
-        slots.give(worker.token)
-        worker.token = slots.take()
-        self._hold_anew(worker)
-        return worker.token is not None
+        """Whether a worker may go on with its token. One of a shared limiter is passed on when its time is over.
 
-    def _may_keep(self, worker: Worker) -> bool:
+        It comes back at once if nobody stands in line for one.
+        """
+        if self.slots.private:
+            return True
+        now = trio.current_time()
         worker.served += 1
-        return (
-            worker.served < _JOBS_A_TOKEN
-            and trio.current_time() - worker.since < _SECONDS_A_TOKEN
-            and not self.slots.in_debt
-        )
+        if worker.served < _JOBS_A_TOKEN and now - worker.since < _SECONDS_A_TOKEN:
+            return True
+        worker.served, worker.since = 0, now
+        if self.slots.pass_on(worker.token):
+            return True
+        worker.token = None
+        return False
 
     def _starve(self, worker: Worker) -> None:
         """Nothing waits, and nobody needs to be told."""
@@ -332,12 +329,8 @@ class Dispatch(ABC):
         if worker.extra:
             self._reserve.extend(worker.extra)
             worker.extra = None
-        if worker.token is not None:
-            if self.slots.private or self._may_keep(worker):
-                self._reserve.append(worker.token)
-            else:
-                self.slots.give(worker.token)
-                self._hold_anew(worker)
+        if worker.token is not None and self.keeps_token(worker):
+            self._reserve.append(worker.token)
             worker.token = None
 
     def _stand_in_line(self) -> None:
@@ -379,21 +372,19 @@ class Dispatch(ABC):
             self.alarm.cancel(self._ramp_timer)
             self._ramp_timer = None
 
+    def notice_debt(self) -> bool:
+        """Note the present limit; return whether more tokens are out than it allows."""
+        in_debt = self.slots.in_debt
+        self.seen_limit = math.nan if in_debt else self.slots.limit
+        return in_debt
+
     def _settle(self) -> None:
         """After anything that was not quiet: see who can be told, and how much there is to ask from here on."""
         self.tell()
-        self.seen_limit = self.slots.limit
+        self.notice_debt()
         self.quiet = (
             self._ramp is None
             and self.lanes.open
-            and not (
-                self.paused
-                or self.closed
-                or self._reserve
-                or self.heavy
-                or self.watched
-                or self.held
-                or self.slots.in_debt
-            )
+            and not (self.paused or self.closed or self._reserve or self.heavy or self.watched or self.held)
         )
         self.calm = self.quiet and self.schedule.plain and not self.door

@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -156,6 +157,8 @@ class Endings(Dispatch):
 
     def _fail(self, job: JobHandle[Any], error: Exception) -> None:
         self.failed += 1
+        if job._terms is not None:
+            sign(error, job._terms)
         self._end(job, FAILED, Failure(error, error.__traceback__), error)
         if self.settings.failures is Failures.FAIL_FAST and not self.aborted:
             self._fail_block(error, f"a job of {self.settings.name!r} failed")
@@ -269,6 +272,15 @@ class Endings(Dispatch):
     def _flush(self) -> None:
         while self._news and not self.held:
             emit(*self._news.popleft())
+
+
+def sign(error: Exception, terms: Terms) -> None:
+    """Write on the error of a job that was given a name, or tags, whose it is."""
+    words = [] if terms.name is None else [repr(terms.name)]
+    words += [f"#{tag}" for tag in terms.tags]
+    if words:
+        with suppress(AttributeError):  # a frozen dataclass takes no notes
+            error.add_note(f"(job {' '.join(words)})")
 
 
 def timeout_of(which: str, seconds: float, last: object) -> JobTimeoutError:

@@ -47,7 +47,7 @@ class Engine(Attempts):
         self._letting_in = False
         self._idle_event: trio.Event | None = None
         self._below: list[tuple[float, trio.Event]] = []
-        self._blocked: dict[Worker, int] = {}  # jobs that wait for jobs of this queue
+        self._blocked: dict[Worker, list[JobHandle[Any]]] = {}  # what jobs of this queue wait for in it
 
     @property
     def waiting(self) -> int:
@@ -260,21 +260,25 @@ class Engine(Attempts):
         worker = self.inside()
         if worker is None:
             return None
-        self._blocked[worker] = self._blocked.get(worker, 0) + 1
+        self._blocked.setdefault(worker, []).append(job)
         limiter = self.slots.limiter
         ours = self.running + len(self._reserve) + sum(len(worker.extra or ()) for worker in self.workers.values())
         no_slot = limiter.available_tokens <= 0 and limiter.borrowed_tokens <= ours
-        if job._state is not RUNNING and no_slot and len(self._blocked) >= self.running:
-            self.unblock(worker)
+        if job._state is not RUNNING and no_slot and self._stuck() >= self.running:
+            self.unblock(worker, job)
             raise RuntimeError(
                 f"deadlock: no slot is free, and all {self.running} running jobs of {self.settings.name!r} "
                 f"wait for other jobs; {job.name!r} would never start"
             )
         return worker
 
-    def unblock(self, worker: Worker | None) -> None:
+    def _stuck(self) -> int:
+        """Return how many running jobs wait for others that have not ended; one that was woken moves again."""
+        return sum(not any(job.done for job in awaited) for awaited in self._blocked.values())
+
+    def unblock(self, worker: Worker | None, job: JobHandle[Any]) -> None:
         """The wait is over."""
         if worker is not None:
-            self._blocked[worker] -= 1
+            self._blocked[worker].remove(job)
             if not self._blocked[worker]:
                 del self._blocked[worker]

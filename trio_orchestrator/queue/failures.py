@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from typing import Any, final
 
+from trio_orchestrator.errors import JobError
 from trio_orchestrator.queue.handle import UNSEEN, Failure, JobHandle
 
 _MOST_KEPT = 100
@@ -26,11 +28,12 @@ class Failures(enum.Enum):
 class Ledger:
     """The unseen failures of a queue."""
 
-    __slots__ = ("_kept", "count", "failures")
+    __slots__ = ("_kept", "_latest", "count", "failures")
 
     def __init__(self, failures: Failures) -> None:
         self.failures: Failures = failures
         self._kept: dict[JobHandle[Any], Exception] = {}
+        self._latest: deque[JobHandle[Any]] = deque(maxlen=_MOST_KEPT)  # of those that are counted only
         self.count: int = 0
 
     def add(self, job: JobHandle[Any], error: Exception) -> None:
@@ -40,6 +43,8 @@ class Ledger:
             self.count += 1
             if len(self._kept) < _MOST_KEPT:
                 self._kept[job] = error
+            else:
+                self._latest.append(job)
 
     def seen(self, job: JobHandle[Any]) -> None:
         """Somebody was told of the failure of `job`."""
@@ -50,14 +55,14 @@ class Ledger:
 
     def group(self, name: str) -> ExceptionGroup[Exception] | None:
         """Return the unseen failures as they come out of the block, or None."""
-        if not self._kept:
+        if not self.count:
             return None
+        self._fill_up()
         for job in self._kept:
             if isinstance(job._outcome, Failure):
                 job._outcome.error.with_traceback(job._outcome.traceback)
-        group = ExceptionGroup(
-            f"{self.count} jobs of {name!r} failed, and nobody waited for them", [*self._kept.values()]
-        )
+        errors = [*self._kept.values()] or [JobError("all the failures that were kept have been seen since")]
+        group = ExceptionGroup(f"{self.count} jobs of {name!r} failed, and nobody waited for them", errors)
         if self.count > len(self._kept):
             group.add_note(f"(the first {len(self._kept)} are shown)")
         return group
@@ -66,5 +71,13 @@ class Ledger:
         """Return what to add to an exception of the block itself, or None."""
         if not self.count:
             return None
+        self._fill_up()
         first = next(iter(self._kept.values()), None)
         return f"({self.count} jobs failed, and nobody waited for them; the first: {first!r})"
+
+    def _fill_up(self) -> None:
+        """Put the latest failures in the places of kept ones that were seen since: none may vanish for lack of room."""
+        for job in self._latest:
+            error = job._outcome.error if job._waiters is UNSEEN and isinstance(job._outcome, Failure) else None
+            if len(self._kept) < _MOST_KEPT and isinstance(error, Exception):
+                self._kept[job] = error

@@ -64,6 +64,8 @@ class JobGroup:
         Raises:
             trio.ClosedResourceError: The group's block, or the queue, was left.
         """
+        if self._closed:
+            await checkpoint()
         self._check_open()
         return self._add(await self._queue.submit(fn, *args, **options))
 

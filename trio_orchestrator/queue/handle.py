@@ -10,7 +10,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, cast, final
 
 import trio
-from trio.lowlevel import Abort, Task, checkpoint, current_task, enable_ki_protection, reschedule, wait_task_rescheduled
+from trio.lowlevel import (
+    Abort,
+    Task,
+    cancel_shielded_checkpoint,
+    checkpoint,
+    current_task,
+    enable_ki_protection,
+    reschedule,
+    wait_task_rescheduled,
+)
 
 from trio_orchestrator.algorithms.schedule import Place
 from trio_orchestrator.errors import JobCancelledError, JobDroppedError
@@ -346,7 +355,11 @@ class JobHandle(Generic[T_co]):
 
     @enable_ki_protection
     async def _park(self) -> None:
-        blocked = self._engine.block_on(self)
+        try:
+            blocked = self._engine.block_on(self)
+        except RuntimeError:
+            await cancel_shielded_checkpoint()
+            raise
         waiters = self._waiters
         if not isinstance(waiters, Waiters):
             waiters = self._waiters = Waiters(waiters)
@@ -360,7 +373,7 @@ class JobHandle(Generic[T_co]):
         try:
             await wait_task_rescheduled(abort)
         finally:
-            self._engine.unblock(blocked)
+            self._engine.unblock(blocked, self)
 
     def _deliver(self) -> T_co:
         if self._state is SUCCEEDED:

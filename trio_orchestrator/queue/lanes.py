@@ -139,9 +139,9 @@ class Lanes:
                 seat.timer = self._alarm.call_at(opens_at, lambda: self._changed(gate), last=True)
         else:
             self._schedule.open(lane)
-            if seat.shut and self._hooks:
+            was_shut, seat.shut = seat.shut, False  # before the hooks, which may shut it again
+            if was_shut and self._hooks:
                 emit(self._hooks, GateOpened(probing=gate.probing))
-            seat.shut = False
 
     def _disarm(self, seat: _Seat) -> None:
         if seat.timer is not None:

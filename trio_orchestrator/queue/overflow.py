@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, final
 
 import trio
-from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import Abort, Task, current_task, enable_ki_protection, reschedule, wait_task_rescheduled
 
 from trio_orchestrator.queue.handle import WAITING, JobHandle
 
@@ -56,6 +56,7 @@ class Door:
     def __len__(self) -> int:
         return len(self._guests)
 
+    @enable_ki_protection
     async def wait(self, job: JobHandle[Any], start_at: float) -> None:
         """Wait until `job` has been moved in. Cancelled before that, the job is taken away: it was never submitted.
 
@@ -114,9 +115,9 @@ class Oldest:
         self._limit = _TOO_FEW_TO_COMPACT
 
     def add(self, job: JobHandle[Any]) -> None:
-        """Remember it by its priority."""
+        """Remember it behind those that came before; one whose priority has changed is remembered twice for a while."""
         if len(self._jobs) >= self._limit:
-            self._jobs = deque(filter(_may_be_dropped, self._jobs))
+            self._jobs = deque(dict.fromkeys(filter(_may_be_dropped, self._jobs)))
             self._limit = max(_TOO_FEW_TO_COMPACT, 2 * len(self._jobs))
         self._jobs.append(job)
 

@@ -37,6 +37,15 @@ class Slots:
             return None
         return token
 
+    def pass_on(self, token: object) -> bool:
+        """Return a token and borrow it again; False if it went to somebody who waits for one."""
+        self.limiter.release_on_behalf_of(token)
+        try:
+            self.limiter.acquire_on_behalf_of_nowait(token)
+        except trio.WouldBlock:
+            return False
+        return True
+
     def give(self, token: object) -> None:
         """Return a token; the limiter hands it to whoever waits first."""
         self.limiter.release_on_behalf_of(token)

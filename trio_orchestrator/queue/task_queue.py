@@ -118,6 +118,9 @@ class TaskQueue:
             job, start_at = self._prepare(fn, args, options)
             await self._wait_at_door(job, start_at)
             return job
+        except Exception:
+            await cancel_shielded_checkpoint()  # who tries again in a loop must not starve the others
+            raise
         await cancel_shielded_checkpoint()
         return job
 
@@ -144,6 +147,9 @@ class TaskQueue:
             job, start_at = self._prepare(fn, args, options)
             self._keep_callers_deadline(job)
             await self._wait_at_door(job, start_at)
+        except Exception:
+            await cancel_shielded_checkpoint()
+            raise
         try:
             return await job.wait()
         except BaseException:
@@ -297,7 +303,9 @@ class TaskQueue:
         Raises:
             RuntimeError: It was called from inside a job of this queue, which would wait for itself.
         """
-        self._refuse_inside("wait_idle")
+        if self._engine.inside() is not None:
+            await checkpoint()
+            raise _waits_for_itself("wait_idle")
         if self._engine.idle:
             await checkpoint()
         else:
@@ -311,7 +319,9 @@ class TaskQueue:
             trio.ClosedResourceError: The queue was closed before.
             ValueError: `bound` is less than 1.
         """
-        self._refuse_inside("wait_below")
+        if self._engine.inside() is not None:
+            await checkpoint()
+            raise _waits_for_itself("wait_below")
         count("bound", bound, 1)
         engine = self._engine
         if engine.waiting + engine.scheduled < bound:
@@ -337,7 +347,9 @@ class TaskQueue:
             RuntimeError: It was called from inside a job of this queue.
             ValueError: `grace` is negative or NaN.
         """
-        self._refuse_inside("close")
+        if self._engine.inside() is not None:
+            await checkpoint()
+            raise _waits_for_itself("close")
         at_least("grace", grace, 0)
         engine = self._engine
         unfinished = engine.close("it was closed")
@@ -351,15 +363,15 @@ class TaskQueue:
         await self.wait_idle()
         return unfinished
 
-    def _refuse_inside(self, name: str) -> None:
-        if self._engine.inside() is not None:
-            raise RuntimeError(f"{name}() from inside a job of the same queue would wait for that job itself")
-
     # -------------------------------------------------------------------------------------------------- show
 
     def statistics(self) -> QueueStatistics:
         """Return a snapshot of counts and times. Sync; cheap, but not free: O(running jobs)."""
         return snapshot(self._engine)
+
+
+def _waits_for_itself(name: str) -> RuntimeError:
+    return RuntimeError(f"{name}() from inside a job of the same queue would wait for that job itself")
 
 
 async def _in_thread(fn: Callable[..., T], args: tuple[Any, ...], limiter: trio.CapacityLimiter | None) -> T:

@@ -93,7 +93,8 @@ class Worker:
             self.reason = reason
         elif self.scope is not None and not self.scope.cancel_called:
             self.reason = reason
-            self.scope.cancel(reason=reason or "the job was cancelled")
+            name = "a job" if self.job is None else f"job {self.job.name!r}"
+            self.scope.cancel(reason=f"{name} was cancelled" + f": {reason}" * bool(reason))
         else:  # its time-out was first: that stays the outcome
             self.forbidden = True
 
@@ -141,7 +142,7 @@ class Worker:
         while job is not None:
             if self.reason is not None:
                 engine.cancelled(job, self, self.reason)
-            elif (not engine.quiet or limiter.total_tokens != engine.seen_limit) and slots.in_debt:
+            elif limiter.total_tokens != engine.seen_limit and engine.notice_debt():
                 engine.put_back(job, self)  # the limit has shrunk since the job was picked
             else:
                 terms = job._terms
@@ -185,7 +186,7 @@ class Worker:
                     del result
             spent = self.forbidden or (self.reason is not None and scope.cancel_called)
             self.reason = None
-            if engine.calm and fifo and engine.keeps_token(self):
+            if engine.calm and fifo and (slots.private or engine.keeps_token(self)):
                 self.job = job = fifo.popleft()
                 if engine.plain and job._terms is None and not engine.repeats:
                     job._state, job._outcome = RUNNING, self
