@@ -63,7 +63,7 @@ def pass_time(side: Side, job: Job) -> None:
         job.ends(JobState.CANCELLED, *((JobState.FAILED,) if late else ()))
     elif late:
         job.error = None
-        job.ends(JobState.FAILED, *((JobState.CANCELLED,) if side.closed or job.adrift else ()))
+        job.ends(JobState.FAILED, *((JobState.CANCELLED,) if side.closed or side.fails_fast or job.adrift else ()))
         side.failed(job)
     elif job.adrift and job.handle is not None and job.handle.done:
         job.ends(JobState.CANCELLED)

@@ -256,6 +256,10 @@ class Side:
         return [job for job in self.jobs if job.phase in phases]
 
     @property
+    def fails_fast(self) -> bool:
+        return self.config.failures is Failures.FAIL_FAST
+
+    @property
     def busy(self) -> int:
         return sum(job.slots for job in self.of(Phase.OUT))
 
@@ -301,7 +305,7 @@ class Side:
         limit = min(job.asked.attempt_timeout, self.config.attempt_timeout)
         job.armed, job.stopped, job.forbidden = min(now + limit, job.deadline), False, False
         effective = trio.current_effective_deadline()
-        check(effective == job.armed or (effective == -math.inf and self.aborted), f"{job}: deadline {effective}")
+        check(effective == job.armed or (effective == -math.inf and (self.aborted or self.fails_fast)), f"{job}: deadline {effective}")
         job.watch.passes(job)
         job.tries += 1
 
@@ -353,7 +357,7 @@ class Side:
             job.phase, job.due = Phase.PAUSING, now + pause
 
     def failed(self, job: Job) -> None:
-        if self.config.failures is Failures.FAIL_FAST and not self.closed:
+        if self.fails_fast and not self.closed:
             if job.error is not None:
                 self.first_failures.append(job.error)
             self.abort()

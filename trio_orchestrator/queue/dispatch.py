@@ -62,7 +62,7 @@ class Dispatch(ABC):
         self._line: Worker | None = None  # stands in the limiter's line
         self._reserve: list[object] = []  # tokens that nobody works with: collected for a heavy job
         self._picked: tuple[object, list[object]] = (None, [])  # the tokens of the job that `_pick` returned
-        self._passed_heavy = 0  # light jobs that overtook the heavy one at the head
+        self.passed: dict[JobHandle[Any], int] = {}  # how many light jobs have overtaken a heavy one
 
         # What the fast paths test. `quiet`: only the order decides what is next. `calm`: and that is the deque's.
         # `plain`: a job without terms needs nothing but a slot (and, if the queue `repeats`, the time of its start).
@@ -246,9 +246,9 @@ class Dispatch(ABC):
             if token is None:
                 self._stand_in_line()
                 self.hungry = self.collecting = bool(reserve)  # what is there will do for a light job of a higher rank
-                return self._bypass()
+                return self._bypass(head)
             reserve.append(token)
-        self._passed_heavy = 0
+        self.passed.pop(head, None)
         return self._take(self.schedule.pop(), need)
 
     def _give_reserve_back(self) -> None:
@@ -270,14 +270,15 @@ class Dispatch(ABC):
         limit = self.slots.limit
         return 1 if limit == math.inf else max(1, min(terms.weight, int(limit)))
 
-    def _bypass(self) -> JobHandle[Any] | None:
+    def _bypass(self, heavy: JobHandle[Any]) -> JobHandle[Any] | None:
         """A heavy job collects its tokens; a few light ones may overtake it."""
-        if not self._reserve or self._passed_heavy >= self.settings.bypass:
+        passed = self.passed.get(heavy, 0)
+        if not self._reserve or passed >= self.settings.bypass:
             return None
         self.room -= 1  # the heavy job leaves the deque for a heap
         job = self.schedule.pop_behind(lambda job: (job._terms.weight if job._terms else 1) <= len(self._reserve))
         if job is not None:
-            self._passed_heavy += 1
+            self.passed[heavy] = passed + 1
         return self._take(job, 1 if job is None or job._terms is None else self._need(job._terms))
 
     def _ramp_allows(self) -> bool:

@@ -188,6 +188,7 @@ class Endings(Dispatch):
             self._cancel_timers(terms.times)
         if terms.weight > 1:
             self.heavy -= 1
+            self.passed.pop(job, None)
         if terms.gate is not None:
             self.lanes.leave(terms.gate)
         if terms.tags:
