@@ -69,11 +69,11 @@ if TYPE_CHECKING:
     from trio_orchestrator.queue.mapping import MapOutcome as MapOutcome
     from trio_orchestrator.queue.mapping import map_all as map_all
     from trio_orchestrator.queue.mapping import open_map as open_map
+    from trio_orchestrator.queue.opening import open_task_queue as open_task_queue
     from trio_orchestrator.queue.overflow import Overflow as Overflow
     from trio_orchestrator.queue.settings import KeyOrder as KeyOrder
     from trio_orchestrator.queue.statistics import QueueStatistics as QueueStatistics
     from trio_orchestrator.queue.task_queue import TaskQueue as TaskQueue
-    from trio_orchestrator.queue.task_queue import open_task_queue as open_task_queue
 
 _HOMES = {
     "abc": (
@@ -102,7 +102,8 @@ _HOMES = {
     "queue.overflow": "Overflow",
     "queue.settings": "KeyOrder",
     "queue.statistics": "QueueStatistics",
-    "queue.task_queue": "TaskQueue open_task_queue",
+    "queue.opening": "open_task_queue",
+    "queue.task_queue": "TaskQueue",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -24,7 +24,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from trio_orchestrator.algorithms.schedule import Place, Schedule
+from trio_orchestrator.algorithms.lane import Place
+from trio_orchestrator.algorithms.schedule import Schedule
 
 RANKS = st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.0, 0.5, 1.0, 3.0])
 KEYS = st.sampled_from([None, "a", "b", "c"])

@@ -148,9 +148,11 @@ def use_all_slots(side: Side) -> None:
 
 def keep_the_order(side: Side) -> None:
     """Nothing starts before a better one that could have started: before, and still."""
-    ready = {
-        job for job in may_start(side) if not job.watch.changed and (job.asked.key is None or job.asked.key not in side.touched)
-    }
+    ready, keys = set[Job](), set[str | None]()
+    for job in may_start(side):  # a heavy job that collects its slots has claimed a unit of its key
+        if not job.watch.changed and (job.asked.key is None or job.asked.key not in side.touched | keys):
+            ready.add(job)
+        keys.add(job.asked.key)
     for first in side.started:
         if first.moved:
             continue
@@ -180,7 +182,9 @@ def submitted(side: Side, job: Job, inside: bool, before: dict[Job, JobState], p
     went = job.handle.state is JobState.DROPPED
     if went:
         job.ends(JobState.DROPPED)
-    side.check(len(dropped) + went == (full and overflow not in (Overflow.WAIT, Overflow.REJECT)), f"{dropped=} {went=}")
+    side.check(
+        len(dropped) + went == (full and overflow not in (Overflow.WAIT, Overflow.REJECT)), f"{dropped=} {went=}"
+    )
     if overflow in (Overflow.WAIT, Overflow.REJECT) and full:
         side.check(inside, f"{job} was let in: {pending} wait, {at_door} at the door")
         side.over_admitted += 1

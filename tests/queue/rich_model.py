@@ -90,7 +90,9 @@ class Watch:
     """A gate, as its listeners see it."""
 
     gate: Gate
-    lowest: float = -math.inf  # the earliest time at which it let somebody through, as of any moment since the last look
+    lowest: float = (
+        -math.inf
+    )  # the earliest time at which it let somebody through, as of any moment since the last look
     changed: bool = False
     probe: Job | None = None
 
@@ -305,7 +307,10 @@ class Side:
         limit = min(job.asked.attempt_timeout, self.config.attempt_timeout)
         job.armed, job.stopped, job.forbidden = min(now + limit, job.deadline), False, False
         effective = trio.current_effective_deadline()
-        check(effective == job.armed or (effective == -math.inf and (self.aborted or self.fails_fast)), f"{job}: deadline {effective}")
+        check(
+            effective == job.armed or (effective == -math.inf and (self.aborted or self.fails_fast)),
+            f"{job}: deadline {effective}",
+        )
         job.watch.passes(job)
         job.tries += 1
 

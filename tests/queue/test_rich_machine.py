@@ -94,7 +94,13 @@ class RichMachine(RuleBasedStateMachine):
         self.leave: dict[str, trio.Event] = {}
         self.restless = False
 
-    @initialize(seed=st.integers(0, 2**16), limit=st.integers(1, 4), shared=often((False, False, True)), configs=st.tuples(CONFIGS, CONFIGS), ramp=often((0.0, 2.0)))
+    @initialize(
+        seed=st.integers(0, 2**16),
+        limit=st.integers(1, 4),
+        shared=often((False, False, True)),
+        configs=st.tuples(CONFIGS, CONFIGS),
+        ramp=often((0.0, 2.0)),
+    )
     def begin(self, seed: int, limit: int, shared: bool, configs: tuple[Config, Config], ramp: float) -> None:
         self.stepper = Stepper(seed)
         self.limiter = trio.CapacityLimiter(limit) if shared else None
@@ -230,7 +236,8 @@ class RichMachine(RuleBasedStateMachine):
             self.check(full and not inside, f"{job} was refused: {pending} wait")
             return False
         except trio.ClosedResourceError:
-            self.check(side.closed or (side.leaving and not inside), f"{job} was refused as if the queue were closed")
+            open_to = not side.closed and not side.fails_fast and (inside or not side.leaving)
+            self.check(not open_to, f"{job} was refused as if the queue were closed")
             return False
         finally:
             current_job.reset(token)
@@ -337,7 +344,13 @@ class RichMachine(RuleBasedStateMachine):
     def shut_a_gate(self, number: int, seconds: float, settle: bool) -> None:
         self.act(lambda: self.gates[number].shut(seconds), settle)
 
-    @rule(number=SIDES, refusals=st.lists(often((math.inf, 1.0, 3.0)), max_size=3), seconds=often((0.0, 1.0)), shielded=st.booleans(), late=st.booleans())
+    @rule(
+        number=SIDES,
+        refusals=st.lists(often((math.inf, 1.0, 3.0)), max_size=3),
+        seconds=often((0.0, 1.0)),
+        shielded=st.booleans(),
+        late=st.booleans(),
+    )
     def begin_an_outage(self, number: int, refusals: list[float], seconds: float, shielded: bool, late: bool) -> None:
         outage = self.outages[number]
         outage.refusals, outage.seconds, outage.shielded, outage.late = refusals, seconds, shielded, late
@@ -370,7 +383,9 @@ class RichMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def cancel_a_wait(self, data: st.DataObject) -> None:
-        calls = [call for _, call in self.waits if not call.done] + [call for *_, call in self.watchers if not call.done]
+        calls = [call for _, call in self.waits if not call.done] + [
+            call for *_, call in self.watchers if not call.done
+        ]
         if calls:
             one_of(data, calls).cancel()
             self.settle()
@@ -543,7 +558,9 @@ class RichMachine(RuleBasedStateMachine):
         for number in range(len(self.sides)):
             self.resume(number=number, ramp=0.0, settle=True)
         for _ in range(20):
-            for job in [job for side in self.sides for job in side.of(Phase.WAITING, Phase.OUT) if job.handle is not None]:
+            for job in [
+                job for side in self.sides for job in side.of(Phase.WAITING, Phase.OUT) if job.handle is not None
+            ]:
                 self.act(partial(job.side.cancel, job), settle=True)
             self.pass_time(5.0)
         for number in range(len(self.sides)):

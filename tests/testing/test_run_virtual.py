@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -269,8 +270,21 @@ def test_a_thread_at_work_is_mentioned_and_may_finish() -> None:
     finished: list[int] = []
 
     async def main() -> None:
-        token = trio.lowlevel.current_trio_token()
-        await trio.to_thread.run_sync(lambda: finished.append(trio.from_thread.run_sync(int, trio_token=token)))
+        token, cancelled = trio.lowlevel.current_trio_token(), threading.Event()
+
+        def work() -> None:
+            assert cancelled.wait(30)  # at work until the hang was found, however slow the machine is
+            finished.append(trio.from_thread.run_sync(int, trio_token=token))
+
+        async def tell() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                cancelled.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell)
+            await trio.to_thread.run_sync(work)
 
     with pytest.raises(Hung, match="1 threads are at work: virtual time does not wait for them"):
         run_virtual(main)

@@ -11,86 +11,14 @@ behind, which is skipped when it surfaces and compacted away when tombstones out
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Generic, Protocol, TypeVar, final
+from typing import Generic, final
+
+from trio_orchestrator.algorithms.lane import Item, Key, Lane, Place, order_of
 
 _TOO_FEW_TO_COMPACT = 64
-_MOST_LEVELS = 32  # ranks of a lane that have a deque of their own
-
-
-class Place:
-    """What an item asks of the order. An item without one has rank 0, no key, weight 1 and the default lane."""
-
-    __slots__ = ("heaped", "holds", "key", "lane", "rank", "weight")
-
-    def __init__(self) -> None:
-        self.rank: float = 0.0
-        self.key: Hashable = None
-        self.lane: Hashable = None
-        self.weight: int = 1
-        self.heaped: bool = False
-        """Whether the item has been put into a heap: a copy of it left in the deque is then a tombstone."""
-        self.holds: bool = False
-        """Whether the item holds a unit of its key."""
-
-
-class Schedulable(Protocol):
-    """An item: a unique, rising sequence number (negative once discarded) and, perhaps, a place."""
-
-    seq: int
-
-    @property
-    def _terms(self) -> Place | None:
-        """What the item asks of the order, if anything."""
-        ...
-
-    def _make_terms(self) -> Place:
-        """Return the item's place, made if need be."""
-        ...
-
-
-Item = TypeVar("Item", bound=Schedulable)
-
-
-@final
-class _Lane(Generic[Item]):
-    """The items that one gate holds back together."""
-
-    __slots__ = ("announced", "heap", "levels", "ranks", "shut")
-
-    def __init__(self) -> None:
-        self.levels: dict[float, deque[Item]] = {}  # none of them empty
-        self.ranks: list[float] = []  # of `levels`, ascending
-        self.heap: list[tuple[float, int, Item]] = []
-        self.shut = False
-        self.announced: tuple[float, int] | None = None  # this lane's entry in `Schedule._ready`
-
-    def level(self, rank: float) -> deque[Item] | None:
-        """Return the deque of a rank, made if need be; None if there are too many."""
-        level = self.levels.get(rank)
-        if level is None and len(self.levels) < _MOST_LEVELS:
-            level = self.levels[rank] = deque()
-            insort(self.ranks, rank)
-        return level
-
-    def drop_level(self, rank: float) -> None:
-        """Forget a rank whose deque is empty."""
-        del self.levels[rank]
-        self.ranks.remove(rank)
-
-
-@final
-class _Key(Generic[Item]):
-    """How many items of a key are out, and those that wait for one of them, by lane."""
-
-    __slots__ = ("out", "parked")
-
-    def __init__(self) -> None:
-        self.out = 0
-        self.parked: dict[_Lane[Item], list[tuple[float, int, Item]]] = {}
 
 
 @final
@@ -116,10 +44,10 @@ class Schedule(Generic[Item]):
 
     def __init__(self, per_key: float) -> None:
         self.fifo: deque[Item] = deque()
-        self._default: _Lane[Item] = _Lane()
-        self._lanes: dict[Hashable, _Lane[Item]] = {}
-        self._ready: list[tuple[float, int, _Lane[Item]]] = []  # lanes by their best item; entries may be out of date
-        self._keys: dict[Hashable, _Key[Item]] = {}
+        self._default: Lane[Item] = Lane()
+        self._lanes: dict[Hashable, Lane[Item]] = {}
+        self._ready: list[tuple[float, int, Lane[Item]]] = []  # lanes by their best item; entries may be out of date
+        self._keys: dict[Hashable, Key[Item]] = {}
         self._per_key = per_key
         self._leveled = 0  # entries in the deques of all ranks
         self._buried = 0  # tombstones in them and in `fifo`
@@ -326,7 +254,7 @@ class Schedule(Generic[Item]):
         if terms is not None and terms.key is not None and not terms.holds:
             key = self._keys.get(terms.key)
             if key is None:
-                key = self._keys[terms.key] = _Key()
+                key = self._keys[terms.key] = Key()
             key.out += 1
             terms.holds = True
 
@@ -350,15 +278,15 @@ class Schedule(Generic[Item]):
 
     # ------------------------------------------------------------------------------------------------ lanes
 
-    def _lane(self, name: Hashable) -> _Lane[Item]:
+    def _lane(self, name: Hashable) -> Lane[Item]:
         if name is None:
             return self._default
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane()
+            lane = self._lanes[name] = Lane()
         return lane
 
-    def _all_lanes(self) -> list[_Lane[Item]]:
+    def _all_lanes(self) -> list[Lane[Item]]:
         return [self._default, *self._lanes.values()]
 
     def _heaps(self) -> Iterator[list[tuple[float, int, Item]]]:
@@ -372,7 +300,7 @@ class Schedule(Generic[Item]):
         for lane in self._all_lanes():
             yield from lane.levels.values()
 
-    def _best_lane(self) -> _Lane[Item] | None:
+    def _best_lane(self) -> Lane[Item] | None:
         default = None if self._default.shut else self._head(self._default)
         other = self._best_named_lane()
         if other is None:
@@ -380,14 +308,14 @@ class Schedule(Generic[Item]):
         if default is None:
             return other
         best = self._head(other)
-        return self._default if best is None or _order(default) < _order(best) else other
+        return self._default if best is None or order_of(default) < order_of(best) else other
 
-    def _best_named_lane(self) -> _Lane[Item] | None:
+    def _best_named_lane(self) -> Lane[Item] | None:
         ready = self._ready
         while ready:
             rank, seq, lane = ready[0]
             head = None if lane.shut else self._head(lane)
-            if head is not None and lane.announced == (rank, seq) == _order(head):
+            if head is not None and lane.announced == (rank, seq) == order_of(head):
                 return lane
             heappop(ready)
             if lane.announced == (rank, seq):
@@ -395,23 +323,23 @@ class Schedule(Generic[Item]):
                 self._announce(lane)
         return None
 
-    def _announce(self, lane: _Lane[Item]) -> None:
+    def _announce(self, lane: Lane[Item]) -> None:
         """Keep an entry in `_ready` that is at least as good as the lane's best item."""
         if lane is self._default or lane.shut:
             return
         head = self._head(lane)
-        if head is not None and (lane.announced is None or _order(head) < lane.announced):
-            lane.announced = _order(head)
+        if head is not None and (lane.announced is None or order_of(head) < lane.announced):
+            lane.announced = order_of(head)
             heappush(self._ready, (*lane.announced, lane))
 
-    def _head(self, lane: _Lane[Item]) -> Item | None:
+    def _head(self, lane: Lane[Item]) -> Item | None:
         """Return the best item of a lane, having swept the tombstones before it."""
         heads = [self._head_of_heap(lane), self._head_of_levels(lane)]
         if lane is self._default:
             heads.append(self._head_of_fifo())
-        return min((head for head in heads if head is not None), key=_order, default=None)
+        return min((head for head in heads if head is not None), key=order_of, default=None)
 
-    def _head_of_heap(self, lane: _Lane[Item]) -> Item | None:
+    def _head_of_heap(self, lane: Lane[Item]) -> Item | None:
         heap = lane.heap
         while heap and heap[0][2].seq != heap[0][1]:
             heappop(heap)
@@ -419,7 +347,7 @@ class Schedule(Generic[Item]):
             self._rotten -= 1
         return heap[0][2] if heap else None
 
-    def _head_of_levels(self, lane: _Lane[Item]) -> Item | None:
+    def _head_of_levels(self, lane: Lane[Item]) -> Item | None:
         while lane.ranks:
             level = lane.levels[lane.ranks[0]]
             while level and self._is_tombstone(level[0]):
@@ -461,7 +389,7 @@ class Schedule(Generic[Item]):
 
     # ------------------------------------------------------------------------------------------------- keys
 
-    def _full_key(self, item: Item) -> _Key[Item] | None:
+    def _full_key(self, item: Item) -> Key[Item] | None:
         """Return the key that keeps the item from going, or None."""
         terms = item._terms
         if terms is None or terms.key is None or terms.holds:
@@ -469,16 +397,16 @@ class Schedule(Generic[Item]):
         key = self._keys.get(terms.key)
         return key if key is not None and key.out >= self._per_key else None
 
-    def _park(self, item: Item, lane: _Lane[Item], key: _Key[Item]) -> None:
+    def _park(self, item: Item, lane: Lane[Item], key: Key[Item]) -> None:
         self._remove_head(item)
         self._put_aside(item, item._make_terms(), lane, key)
 
-    def _put_aside(self, item: Item, terms: Place, lane: _Lane[Item], key: _Key[Item]) -> None:
+    def _put_aside(self, item: Item, terms: Place, lane: Lane[Item], key: Key[Item]) -> None:
         terms.heaped = True
         heappush(key.parked.setdefault(lane, []), (terms.rank, item.seq, item))
         self._heaped += 1
 
-    def _promote(self, key: _Key[Item]) -> None:
+    def _promote(self, key: Key[Item]) -> None:
         """Let the best parked item of each lane compete again: a unit is free, or the best one is gone."""
         if not key.parked:
             return
@@ -529,8 +457,3 @@ class Schedule(Generic[Item]):
                 heapify(heap)
             self._heaped -= self._rotten
             self._rotten = 0
-
-
-def _order(item: Schedulable) -> tuple[float, int]:
-    terms = item._terms
-    return (0.0 if terms is None else terms.rank, item.seq)

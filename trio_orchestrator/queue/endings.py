@@ -168,7 +168,8 @@ class Endings(Dispatch):
         self._end(job, CANCELLED, (reason, last), None)
 
     def _end(self, job: JobHandle[Any], state: JobState, outcome: object, error: Exception | None) -> None:
-        if self._on_finished and job._state is RUNNING:
+        terms = job._terms
+        if job._state is RUNNING and (self._on_finished or (terms is not None and terms.weight > 1)):
             self.held = True
         job._state, job._outcome = state, outcome
         job._context = job._args = None

@@ -13,7 +13,7 @@ from trio.lowlevel import enable_ki_protection
 from trio_orchestrator.algorithms.argument import finite
 from trio_orchestrator.block import Block, Hooks
 from trio_orchestrator.queue.attempts import Attempts
-from trio_orchestrator.queue.handle import RUNNING, WAITING, JobHandle
+from trio_orchestrator.queue.handle import WAITING, JobHandle
 from trio_orchestrator.queue.overflow import Victims, victims_for
 from trio_orchestrator.queue.settings import Settings
 from trio_orchestrator.queue.worker import Worker
@@ -255,7 +255,7 @@ class Engine(Attempts):
         """A task is about to wait for `job`; if it belongs to a job of this queue, note that, and return its worker.
 
         Raises:
-            RuntimeError: No slot is free, and every running job waits like this: nothing could ever move.
+            RuntimeError: It waits for itself; or no slot is free, and every running job waits like this.
         """
         worker = self.inside()
         if worker is None:
@@ -264,11 +264,14 @@ class Engine(Attempts):
         limiter = self.slots.limiter
         ours = self.running + len(self._reserve) + sum(len(worker.extra or ()) for worker in self.workers.values())
         no_slot = limiter.available_tokens <= 0 and limiter.borrowed_tokens <= ours
-        if job._state is not RUNNING and no_slot and self._stuck() >= self.running:
+        if worker.job is job:
+            self.unblock(worker, job)
+            raise RuntimeError(f"deadlock: the job {job.name!r} waits for itself")
+        if no_slot and self._stuck() >= self.running:
             self.unblock(worker, job)
             raise RuntimeError(
                 f"deadlock: no slot is free, and all {self.running} running jobs of {self.settings.name!r} "
-                f"wait for other jobs; {job.name!r} would never start"
+                f"wait for other jobs; {job.name!r} would never end"
             )
         return worker
 

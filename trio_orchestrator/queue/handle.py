@@ -21,7 +21,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from trio_orchestrator.algorithms.schedule import Place
+from trio_orchestrator.algorithms.lane import Place
 from trio_orchestrator.errors import JobCancelledError, JobDroppedError
 
 if TYPE_CHECKING:

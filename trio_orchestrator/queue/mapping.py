@@ -19,8 +19,9 @@ from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
 from trio_orchestrator.queue.handle import JobHandle
+from trio_orchestrator.queue.opening import open_task_queue
 from trio_orchestrator.queue.options import check_function
-from trio_orchestrator.queue.task_queue import TaskQueue, open_task_queue
+from trio_orchestrator.queue.task_queue import TaskQueue
 
 if TYPE_CHECKING:
     from rich.progress import Progress

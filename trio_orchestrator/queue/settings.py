@@ -112,6 +112,8 @@ def checked(
     ):
         _check_kind(parameter, value, kinds)
     random_source("rng", rng)
+    if per_key_order is KeyOrder.STRICT and per_key == math.inf:
+        raise ValueError("per_key_order=STRICT needs per_key")
     limit = slots if limiter is None else limiter.total_tokens
     return Settings(
         concurrency=slots,
