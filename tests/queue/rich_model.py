@@ -407,6 +407,10 @@ class Side:
 
     def close(self, cut_at: float = math.inf) -> None:
         """All that waits is cancelled."""
+        self.find_handles()
+        for job in self.of(Phase.OUTSIDE):
+            if job.handle is not None and job.handle.state in PENDING:
+                job.let_in()
         self.grants_only()
         self.closed, self.cut_at = True, min(self.cut_at, cut_at)
         for job in self.of(Phase.WAITING, Phase.PAUSING):

@@ -178,6 +178,14 @@ class Retry(Policy):
         """Which results are repeated."""
         return self._on_result
 
+    def matches(self, error: Exception, since: int = 0) -> bool:
+        """Tell whether `error` is one that is repeated; `since` as for `decide`. Sync.
+
+        Raises:
+            Exception: What a predicate of the user's raised.
+        """
+        return self._matches(error, since)
+
     @property
     def scheduled_hooks(self) -> list[Callable[[Any], None]]:
         """The hooks that hear `retry_scheduled`."""

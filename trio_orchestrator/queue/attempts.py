@@ -49,6 +49,7 @@ class Attempts(Endings):
         self.attempt_timeout: float = min(settings.attempt_timeout, by_retry)
         self.retries: int = 0
         self.refusals: int = 0
+        self.cut_off: list[JobHandle[Any]] = []  # would have been repeated, had the queue not closed
 
     def retry_of(self, job: JobHandle[Any]) -> Retry | None:
         """Return the retry that holds for a job."""
@@ -127,7 +128,11 @@ class Attempts(Endings):
         if isinstance(error, TypeError) and error.__traceback__ is None:  # raised by the call itself, not by the body
             error, for_good = _bad_call(job, error), True
         retry = self.retry_of(job)
-        if retry is None or for_good or self._has_no_future(worker):
+        if retry is None or for_good:
+            return self._fail(job, error.error if isinstance(error, GiveUp) else error)
+        if self._has_no_future(worker):
+            if worker.reason is None and job._attempts < retry.attempts and retry.matches(error, worker.exhaustions):
+                self.cut_off.append(job)
             return self._fail(job, error.error if isinstance(error, GiveUp) else error)
         return self._failed_attempt(job, worker, retry, error, None, timed_out=timed_out)
 
@@ -276,6 +281,8 @@ class Attempts(Endings):
         self.refusals += 1
         job._attempts -= 1
         if self._has_no_future(worker):
+            if worker.reason is None:
+                self.cut_off.append(job)
             reason = worker.reason if worker.reason is not None else self.reason
             self._attempt_over(job, worker, success=None)
             self._cancel_for_good(job, reason, worker.last)

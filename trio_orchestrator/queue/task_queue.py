@@ -335,7 +335,8 @@ class TaskQueue:
         leaves the queue closed. Idempotent.
 
         Returns:
-            The jobs that were unfinished: never started, between two attempts, or cut short.
+            The jobs that were unfinished: never started, between two attempts, cut short (unless they succeeded all the
+            same), or failed in a way that would have been repeated.
 
         Raises:
             RuntimeError: It was called from inside a job of this queue.
@@ -347,15 +348,16 @@ class TaskQueue:
         at_least("grace", grace, 0)
         engine = self._engine
         unfinished = engine.close("it was closed")
-        with trio.move_on_after(grace):
+        with trio.move_on_after(grace) as patience:
             await self.wait_idle()
-            return unfinished
-        for worker in [*engine.crew]:
-            if worker.job is not None and worker.token is not None:
-                unfinished.append(worker.job)
-                worker.cancel("the queue was closed")
-        await self.wait_idle()
-        return unfinished
+        if patience.cancelled_caught:
+            for worker in [*engine.crew]:
+                if worker.job is not None and worker.token is not None:
+                    unfinished.append(worker.job)
+                    worker.cancel("the queue was closed")
+            await self.wait_idle()
+        cut_off, engine.cut_off = engine.cut_off, []
+        return [job for job in dict.fromkeys(unfinished + cut_off) if job.state is not JobState.SUCCEEDED]
 
     # -------------------------------------------------------------------------------------------------- show
 
