@@ -21,6 +21,9 @@ def look(side: Side) -> None:
     side.find_handles()
     for job in side.jobs:
         pass_time(side, job)
+    for job in side.of(Phase.ENDED):
+        if job.handle is not None and job.handle.state is JobState.FAILED:
+            side.failed(job)
     for job in side.of(Phase.OUTSIDE):
         come_in(side, job)
     explain(side)
@@ -85,8 +88,7 @@ def compare(side: Side) -> None:
             continue
         states = STATES.get(job.phase, job.states)
         if side.closed and job.phase in (Phase.WAITING, Phase.PAUSING):  # it ended as the queue closed under it
-            states = JobState.CANCELLED, JobState.FAILED
-            job.ends(*states)
+            states = job.cut_short()
         side.check(handle.state in states, f"{job} should be {states}, is {handle}")
         side.check(handle.attempts == job.tries, f"{job}: {job.tries} attempts, {handle}")
         if not handle.done and not job.out:
@@ -186,7 +188,7 @@ def submitted(side: Side, job: Job, inside: bool, before: dict[Job, JobState], p
         len(dropped) + went == (full and overflow not in (Overflow.WAIT, Overflow.REJECT)), f"{dropped=} {went=}"
     )
     if overflow in (Overflow.WAIT, Overflow.REJECT) and full:
-        side.check(inside, f"{job} was let in: {pending} wait, {at_door} at the door")
+        side.check(inside and overflow is Overflow.WAIT, f"{job} was let in: {pending} wait, {at_door} at the door")
         side.over_admitted += 1
     elif overflow is Overflow.DROP_OLDEST and full and not config.protected:
         oldest = min(droppable, key=lambda other: other.arrival, default=job)

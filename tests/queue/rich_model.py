@@ -223,6 +223,11 @@ class Job:
         self.arrival = self.side.arrivals = self.side.arrivals + 1
         self.rank = self.submitted_at / self.side.config.ageing - self.priority
 
+    def cut_short(self) -> tuple[JobState, ...]:
+        """The queue has closed, perhaps just before its attempt ended: then no further one was allowed."""
+        self.ends(JobState.CANCELLED, JobState.FAILED, *((JobState.SUCCEEDED,) if self.end[0] == "returned" else ()))
+        return self.states
+
     def ends(self, *states: JobState) -> None:
         self.phase, self.states = Phase.ENDED, states
 
@@ -415,7 +420,7 @@ class Side:
         self.closed, self.cut_at = True, min(self.cut_at, cut_at)
         for job in self.of(Phase.WAITING, Phase.PAUSING):
             if job not in self.granted:
-                job.ends(JobState.CANCELLED, JobState.FAILED)
+                job.cut_short()
 
     def abort(self) -> None:
         if not self.aborted:

@@ -50,5 +50,5 @@ def test_a_deadlock_through_a_running_job_is_found_by_the_last_to_wait(seed: int
 
 
 def test_strict_order_of_keys_needs_a_limit_for_them() -> None:
-    with pytest.raises(ValueError, match="^per_key_order=STRICT needs per_key$"):
+    with pytest.raises(ValueError, match=r"^per_key_order=STRICT needs per_key$"):
         open_task_queue(per_key_order=KeyOrder.STRICT)

@@ -233,7 +233,7 @@ class RichMachine(RuleBasedStateMachine):
             job.handle = queue.submit_nowait(self.bodies.body, job, **self.options(job))
         except (trio.WouldBlock, QueueFullError):
             full = pending >= side.config.max_waiting or seen.at_the_door
-            self.check(full and not inside, f"{job} was refused: {pending} wait")
+            self.check(full and not (inside and side.config.overflow is Overflow.WAIT), f"{job} was refused: {pending} wait")
             return False
         except trio.ClosedResourceError:
             open_to = not side.closed and not side.fails_fast and (inside or not side.leaving)

@@ -178,24 +178,6 @@ class Retry(Policy):
         """Which results are repeated."""
         return self._on_result
 
-    def matches(self, error: Exception, since: int = 0) -> bool:
-        """Tell whether `error` is one that is repeated; `since` as for `decide`. Sync.
-
-        Raises:
-            Exception: What a predicate of the user's raised.
-        """
-        return self._matches(error, since)
-
-    @property
-    def scheduled_hooks(self) -> list[Callable[[Any], None]]:
-        """The hooks that hear `retry_scheduled`."""
-        return self._scheduled
-
-    @property
-    def gave_up_hooks(self) -> list[Callable[[Any], None]]:
-        """The hooks that hear `gave_up`."""
-        return self._gave_up
-
     def __repr__(self) -> str:
         limits = {"attempt_timeout": self._attempt_timeout, "timeout": self._timeout}
         finite = "".join(f", {name}={seconds:g}" for name, seconds in limits.items() if seconds < inf)

@@ -131,7 +131,7 @@ class Attempts(Endings):
         if retry is None or for_good:
             return self._fail(job, error.error if isinstance(error, GiveUp) else error)
         if self._has_no_future(worker):
-            if worker.reason is None and job._attempts < retry.attempts and retry.matches(error, worker.exhaustions):
+            if worker.reason is None and job._attempts < retry.attempts and retry._matches(error, worker.exhaustions):
                 self.cut_off.append(job)
             return self._fail(job, error.error if isinstance(error, GiveUp) else error)
         return self._failed_attempt(job, worker, retry, error, None, timed_out=timed_out)
@@ -220,11 +220,11 @@ class Attempts(Endings):
         self.held, self.quiet, self.calm = True, False, False
         elapsed = now - job._began_at
         if decision.delay is None:
-            hooks = [hook for hook in self._on_gave_up if hook not in retry.gave_up_hooks]
+            hooks = [hook for hook in self._on_gave_up if hook not in retry._gave_up]
             gave_up = GaveUp(job.name, job._attempts, retry.attempts, elapsed, decision.reason, decision.error)
             self._report(hooks, gave_up)
         else:
-            hooks = [hook for hook in self._on_retry if hook not in retry.scheduled_hooks]
+            hooks = [hook for hook in self._on_retry if hook not in retry._scheduled]
             event = RetryScheduled(job.name, job._attempts, retry.attempts, decision.delay, elapsed, decision.error)
             self._report(hooks, event)
 

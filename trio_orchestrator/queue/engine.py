@@ -121,12 +121,12 @@ class Engine(Attempts):
             self.calm = False
             self.room -= 1
             self.schedule.reprioritise(job, terms, rank, self._renumber())
-            if self.victims is not None:
-                self.victims.add(job)
             if self.hungry:
                 self.dispatch()
         else:
             terms.rank = rank
+        if self.victims is not None:
+            self.victims.add(job)
 
     def _renumber(self) -> int:
         """Return a number behind all others, for a job that was submitted before."""

@@ -159,7 +159,7 @@ class Lowest:
 
     @staticmethod
     def _is_valid(entry: tuple[float, int, JobHandle[Any]]) -> bool:
-        return _may_be_dropped(entry[2]) and entry[2].seq == -entry[1]
+        return _may_be_dropped(entry[2]) and (entry[2].priority, -entry[2].seq) == entry[:2]
 
 
 @final
