@@ -16,7 +16,7 @@ def test_a_job_that_waits_for_itself_is_told() -> None:
         async with open_task_queue() as queue:
 
             async def body() -> str:
-                with pytest.raises(RuntimeError, match="^deadlock: the job 'narcissus' waits for itself$"):
+                with pytest.raises(RuntimeError, match=r"^deadlock: the job 'narcissus' waits for itself$"):
                     await handle.wait()
                 return "free"
 
@@ -41,7 +41,7 @@ def test_a_deadlock_through_a_running_job_is_found_by_the_last_to_wait(seed: int
             handles["first"] = queue.submit_nowait(waits_for, "third", 1)
             handles["second"] = queue.submit_nowait(waits_for, "first", 2)
             handles["third"] = queue.submit_nowait(trio.sleep, 1)
-            with pytest.raises(RuntimeError, match="^deadlock: no slot is free, and all 2 running jobs"):
+            with pytest.raises(RuntimeError, match=r"^deadlock: no slot is free, and all 2 running jobs"):
                 await handles["second"].wait()
             assert trio.current_time() == 2
             await handles["first"].wait()  # the slot that the second gave back was all it took
