@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, final
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, final
 
 import trio
 

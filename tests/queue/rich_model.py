@@ -166,6 +166,7 @@ class Job:
     end: tuple[str, Any] = ("", None)  # how its body left: "returned", "raised", "cancelled", "refused"
     stopped: bool = False  # cancelled while it was out
     forbidden: bool = False  # cancelled after its time-out
+    ended_at: float = math.inf
     states: tuple[JobState, ...] = ()  # what it may have become
     error: Exception | None = None  # the failure that it ended with, if it is the body's
     ready: bool = False  # nothing of its own kept it from starting at the last look
@@ -229,7 +230,7 @@ class Job:
         return self.states
 
     def ends(self, *states: JobState) -> None:
-        self.phase, self.states = Phase.ENDED, states
+        self.phase, self.states, self.ended_at = Phase.ENDED, states, trio.current_time()
 
 
 @dataclass(eq=False)
@@ -252,7 +253,6 @@ class Side:
     aborted: bool = False
     cut_at: float = math.inf  # when `close(grace=)` cancels what still runs
     granted: set[Job] = field(default_factory=set)  # had a slot, but not begun, when all starts were forbidden
-    first_failures: list[Exception] = field(default_factory=list)
     over_admitted: int = 0
     unexplained: list[Job] = field(default_factory=list)  # cancelled, and the model does not know why
     started: list[Job] = field(default_factory=list)  # since the last look
@@ -368,8 +368,6 @@ class Side:
 
     def failed(self, job: Job) -> None:
         if self.fails_fast and not self.closed:
-            if job.error is not None:
-                self.first_failures.append(job.error)
             self.abort()
 
     # ---------------------------------------------------------------------------------------- asked of it

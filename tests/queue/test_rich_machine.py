@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import trio
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.queue.rich_bodies import KINDS, Bodies, Outage
 from tests.queue.rich_look import look, submitted
@@ -233,7 +233,8 @@ class RichMachine(RuleBasedStateMachine):
             job.handle = queue.submit_nowait(self.bodies.body, job, **self.options(job))
         except (trio.WouldBlock, QueueFullError):
             full = pending >= side.config.max_waiting or seen.at_the_door
-            self.check(full and not (inside and side.config.overflow is Overflow.WAIT), f"{job} was refused: {pending} wait")
+            lets_its_own_in = inside and side.config.overflow is Overflow.WAIT
+            self.check(full and not lets_its_own_in, f"{job} was refused: {pending} wait")
             return False
         except trio.ClosedResourceError:
             open_to = not side.closed and not side.fails_fast and (inside or not side.leaving)
@@ -403,13 +404,13 @@ class RichMachine(RuleBasedStateMachine):
             assert call.done == job.handle.done or call.state == "cancelled", f"{call}, {job.handle}"
             if call.done and call.state != "cancelled":
                 self.look_at_an_outcome(job, job.handle.state, call)
-        for side, bound, call in self.watchers:
+        for side, bound, watch in self.watchers:
             seen = side.queue.statistics()
             pending = seen.waiting + seen.retry_scheduled
             true = pending < bound if bound else seen.idle
             closed = bound > 0 and (side.closed or side.leaving)
-            assert call.done or not (true or closed), f"{'wait_below' if bound else 'wait_idle'} is not told"
-            assert call.error is None or isinstance(call.error, trio.ClosedResourceError)
+            assert watch.done or not (true or closed), f"{'wait_below' if bound else 'wait_idle'} is not told"
+            assert watch.error is None or isinstance(watch.error, trio.ClosedResourceError)
         for group in self.groups:
             left = [job for job in group.jobs if job.handle is not None and not job.handle.done]
             assert not (group.call.done and left), f"a group left {left}"
@@ -527,6 +528,8 @@ class RichMachine(RuleBasedStateMachine):
     def end_the_block(self, number: int, how: str) -> None:
         side = self.pick(number)
         self.settle()
+        if side.main.done:
+            return
         side.leaving = True
         if how == "leave":
             self.leave[side.name].set()
@@ -570,19 +573,24 @@ class RichMachine(RuleBasedStateMachine):
             self.look_at_the_end(side)
         for _, call in self.waits:
             assert call.done
-        for *_, call in self.watchers:
-            assert call.done
+        for *_, watch in self.watchers:
+            assert watch.done
 
     def look_at_the_end(self, side: Side) -> None:
         assert side.main.done and side.queue.limiter.borrowed_tokens == 0
         assert not side.of(Phase.WAITING, Phase.OUT, Phase.PAUSING, Phase.OUTSIDE)
-        main, failures = side.main, side.config.failures
-        unseen = [job.error for job in side.jobs if job.states == (JobState.FAILED,) and not job.told]
-        if side.first_failures:
-            assert main.error in side.first_failures or main.state == "cancelled"
-        elif failures is Failures.RAISE and unseen and not side.aborted:
+        main = side.main
+        failed = [job for job in side.jobs if job.handle is not None and job.handle.state is JobState.FAILED]
+        unseen = [job for job in failed if not job.told]
+        first = min((job.ended_at for job in failed), default=math.inf)
+        if side.fails_fast and failed and main.state == "raised":
+            assert any(job.ended_at == first and job.error in (main.error, None) for job in failed)
+        elif side.config.failures is Failures.RAISE and unseen and not side.aborted:
             assert isinstance(main.error, ExceptionGroup)
-            assert {error for error in unseen if error is not None} <= {*main.error.exceptions}
+            assert {job.error for job in unseen if job.error is not None} <= {*main.error.exceptions}
+        else:
+            expected = "cancelled" if side.aborted else "ok"
+            assert main.state == expected or (failed and side.config.failures is not Failures.RECORD)
 
 
 TestRichMachine = RichMachine.TestCase

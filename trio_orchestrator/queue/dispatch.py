@@ -158,6 +158,9 @@ class Dispatch(ABC):
             self._launch(job, token)
             if self.door:
                 self.let_in()
+                if not self.quiet:  # one came in for whom more than the order counts
+                    self.dispatch()
+                    return
         else:
             self.hungry = True
         self.calm = self.quiet and self.schedule.plain and not self.door
