@@ -54,7 +54,7 @@ class Lane(Generic[Item]):
         self.levels: dict[float, deque[Item]] = {}  # none of them empty
         self.ranks: list[float] = []  # of `levels`, ascending
         self.heap: list[tuple[float, int, Item]] = []
-        self.shut = False
+        self.shut: bool = False
         self.announced: tuple[float, int] | None = None  # this lane's entry in `Schedule._ready`
 
     def level(self, rank: float) -> deque[Item] | None:
@@ -78,7 +78,7 @@ class Key(Generic[Item]):
     __slots__ = ("out", "parked")
 
     def __init__(self) -> None:
-        self.out = 0
+        self.out: int = 0
         self.parked: dict[Lane[Item], list[tuple[float, int, Item]]] = {}
 
 
