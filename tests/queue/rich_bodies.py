@@ -39,7 +39,7 @@ class Outage(Policy):
     async def call(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         job = current_job.get()
         self.side.begins(job)
-        job.end = "cancelled", None
+        job.end = "cleaning" if self.shielded else "cancelled", None
         try:
             with trio.CancelScope(shield=self.shielded):
                 await trio.sleep(self.seconds)

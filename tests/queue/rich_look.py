@@ -140,7 +140,7 @@ def use_all_slots(side: Side) -> None:
         start, seconds = side.ramp
         if now >= start + seconds:
             side.ramp = None
-        elif len(side.of(Phase.OUT)) >= max(1, math.floor(limit * (now - start) / seconds - 1e-6)):
+        elif len(side.of(Phase.OUT)) >= max(1, math.floor(side.least * (now - start) / seconds - 1e-6)):
             return
     ready, free = may_start(side), limit - side.crowd()
     if ready:

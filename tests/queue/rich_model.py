@@ -97,7 +97,7 @@ class Watch:
     probe: Job | None = None
 
     def __post_init__(self) -> None:
-        self.gate.listen(self.hear)
+        self.gate._listeners.insert(0, self.hear)  # before the queues, which act on what they hear
 
     def hear(self, _: Gate) -> None:
         self.lowest, self.changed = min(self.lowest, self.opens_at), True
@@ -218,6 +218,11 @@ class Job:
         """Somebody else than a rule may cancel it now."""
         return self.caller_gone or (self.group is not None and self.group.gone)
 
+    @property
+    def loose(self) -> bool:
+        """Something else may have ended it at this very instant."""
+        return self.adrift or self.side.fails_fast
+
     def let_in(self) -> None:
         self.phase, self.submitted_at = Phase.WAITING, trio.current_time()
         self.start_at = self.start_at if self.start_at > self.submitted_at else -math.inf
@@ -248,6 +253,8 @@ class Side:
     main: Call[None] = field(init=False)
     paused: bool = False
     ramp: tuple[float, float] | None = None
+    before_ramp: set[Job] = field(default_factory=set)  # had a slot when it began
+    least: int = 0  # the least limit during the ramp: it is not told of a change from outside
     leaving: bool = False
     closed: bool = False
     aborted: bool = False
@@ -270,9 +277,9 @@ class Side:
     def busy(self) -> int:
         return sum(job.slots for job in self.of(Phase.OUT))
 
-    def grants_only(self) -> None:
-        """Nothing starts from now on but what has a slot already."""
-        self.granted |= {
+    def in_flight(self) -> set[Job]:
+        """The jobs that have a slot, and have not begun."""
+        return {
             job
             for job in self.of(Phase.WAITING, Phase.PAUSING, Phase.OUTSIDE)
             if job.handle is None or job.handle.state is JobState.RUNNING
@@ -304,7 +311,8 @@ class Side:
         if self.ramp is not None:
             start, seconds = self.ramp
             most = max(1, math.floor(self.limit() * (now - start) / seconds + 1e-6)) if now < start + seconds else 1e9
-            check(len(self.of(Phase.OUT)) <= most, f"{job} starts too early in the ramp")
+            early = len(self.of(Phase.OUT)) <= most or job in self.before_ramp
+            check(early, f"{job} starts too early in the ramp")
         check(now >= job.start_at, f"{job} starts before its delay is over")
         check(now >= job.due, f"{job} starts in its pause")
         check(job.tries > 0 or now <= job.start_by, f"{job} starts, {job.start_by=}")
@@ -346,7 +354,7 @@ class Side:
         elif now >= job.armed:
             job.error = None
             if job.deadline <= job.armed:
-                job.ends(JobState.FAILED, *((JobState.CANCELLED,) if job.adrift else ()))
+                job.ends(JobState.FAILED, *((JobState.CANCELLED,) if job.loose else ()))
             else:
                 self._repeat_or_end(job, self.config.pause, JobState.FAILED, final)
         else:
@@ -360,7 +368,7 @@ class Side:
         deadline = min(job.deadline, job.caller_deadline)
         fits = pause is not None and now < deadline and now + pause < deadline
         if pause is None or not fits or job.tries >= job.attempts or final:
-            job.ends(state, *((JobState.CANCELLED,) if job.adrift and pause is not None else ()))
+            job.ends(state, *((JobState.CANCELLED,) if job.loose and pause is not None else ()))
         elif pause == 0:
             job.phase = Phase.WAITING
         else:
@@ -414,7 +422,7 @@ class Side:
         for job in self.of(Phase.OUTSIDE):
             if job.handle is not None and job.handle.state in PENDING:
                 job.let_in()
-        self.grants_only()
+        self.granted |= self.in_flight()
         self.closed, self.cut_at = True, min(self.cut_at, cut_at)
         for job in self.of(Phase.WAITING, Phase.PAUSING):
             if job not in self.granted:

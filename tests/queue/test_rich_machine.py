@@ -69,6 +69,7 @@ ASKED = st.builds(
     attempts=often((None, None, 0, 2)),
 )
 T = TypeVar("T")
+CROWDS = st.lists(ASKED, min_size=1, max_size=5)
 SIDES = st.integers(0, 1)
 SETTLE = often((True, True, False))
 
@@ -252,10 +253,12 @@ class RichMachine(RuleBasedStateMachine):
     def pick(self, number: int) -> Side:
         return self.sides[number % len(self.sides)]
 
-    @rule(number=SIDES, asked=ASKED, settle=SETTLE)
-    def submit_nowait(self, number: int, asked: Asked, settle: bool) -> None:
-        job = self.job(self.pick(number), asked)
-        self.act(lambda: self.submit_now(job, inside=False), settle)
+    @rule(number=SIDES, asked=CROWDS, settle=SETTLE)
+    def submit_nowait(self, number: int, asked: list[Asked], settle: bool) -> None:
+        side = self.pick(number)
+        for one in asked:
+            self.act(partial(self.submit_now, self.job(side, one), inside=False), settle=False)
+        self.settle(settle)
 
     @rule(number=SIDES, asked=ASKED, by_run=st.booleans(), patience=often((math.inf, math.inf, 2.0)), settle=SETTLE)
     def submit(self, number: int, asked: Asked, by_run: bool, patience: float, settle: bool) -> None:
@@ -310,7 +313,7 @@ class RichMachine(RuleBasedStateMachine):
         side = self.pick(number)
 
         def pause() -> None:
-            side.grants_only()
+            side.granted |= side.in_flight()
             side.paused, side.ramp = True, None
             side.queue.pause()
 
@@ -323,17 +326,20 @@ class RichMachine(RuleBasedStateMachine):
         def resume() -> None:
             if side.paused:
                 side.ramp = (trio.current_time(), ramp) if ramp else None
+                side.least, side.before_ramp = self.limit, side.in_flight()
             side.paused = False
             side.granted &= set() if not side.closed else side.granted
             side.queue.resume(ramp)
 
         self.act(resume, settle)
 
-    @rule(limit=st.integers(0, 5))
+    @rule(limit=often((0, 1, 1, 2, 2, 3, 4, 5)))
     def resize(self, limit: int) -> None:
         """From outside: the queue is not told."""
         self.settle()
         self.limit = limit
+        for side in self.sides:
+            side.least = min(side.least, limit)
         (self.limiter or self.sides[0].queue.limiter).total_tokens = limit
         self.settle()
 
@@ -354,7 +360,7 @@ class RichMachine(RuleBasedStateMachine):
     )
     def begin_an_outage(self, number: int, refusals: list[float], seconds: float, shielded: bool, late: bool) -> None:
         outage = self.outages[number]
-        outage.refusals, outage.seconds, outage.shielded, outage.late = refusals, seconds, shielded, late
+        outage.refusals, outage.seconds, outage.shielded, outage.late = [*refusals], seconds, shielded, late
 
     @rule(seconds=often((0.5, 1.0, 2.0, 5.0)))
     def advance(self, seconds: float) -> None:
@@ -455,7 +461,7 @@ class RichMachine(RuleBasedStateMachine):
             call.cancel()
         self.settle(settle)
 
-    @rule(number=SIDES, asked=st.lists(ASKED, min_size=1, max_size=3), failures=often(Failures))
+    @rule(number=SIDES, asked=CROWDS, failures=often(Failures))
     def open_a_group(self, number: int, asked: list[Asked], failures: Failures) -> None:
         side = self.pick(number)
         if side.config.overflow is not Overflow.WAIT or side.closed or side.leaving:
@@ -499,7 +505,7 @@ class RichMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------- the end
 
-    @precondition(lambda self: self.numbers > 5)
+    @precondition(lambda self: self.numbers > 15)
     @rule(number=SIDES, grace=often((0.0, 1.0, 3.0)))
     def close(self, number: int, grace: float) -> None:
         side = self.pick(number)
@@ -523,7 +529,7 @@ class RichMachine(RuleBasedStateMachine):
             call.cancel()
             self.settle()
 
-    @precondition(lambda self: self.numbers > 5)
+    @precondition(lambda self: self.numbers > 15)
     @rule(number=SIDES, how=often(("leave", "leave", "cancel")))
     def end_the_block(self, number: int, how: str) -> None:
         side = self.pick(number)
@@ -561,6 +567,8 @@ class RichMachine(RuleBasedStateMachine):
         for number in range(len(self.sides)):
             self.resume(number=number, ramp=0.0, settle=True)
         for _ in range(20):
+            if not any(side.of(Phase.WAITING, Phase.OUT, Phase.PAUSING) for side in self.sides):
+                break
             for job in [
                 job for side in self.sides for job in side.of(Phase.WAITING, Phase.OUT) if job.handle is not None
             ]:

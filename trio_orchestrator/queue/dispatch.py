@@ -132,6 +132,8 @@ class Dispatch(ABC):
         self.quiet = self.calm = False
         if not shut:
             self.dispatch()
+        elif self.collecting:  # perhaps for a job behind this gate; but a job that is being picked may have shut it
+            self.alarm.call_at(-math.inf, self.dispatch)
 
     def dispatch(self) -> None:
         """Start what may start."""
