@@ -305,6 +305,7 @@ class Side:
         job.slots = max(1, min(job.asked.weight, self.limit()))
         if job.asked.key is not None:
             holders = [other for other in self.jobs if other.asked.key == job.asked.key and other.holds_key]
+            holders = [other for other in holders if other.handle is None or not other.handle.done]
             check(len({*holders, job}) <= self.config.per_key, f"{job} starts beside {holders} of its key")
         job.phase = Phase.OUT
         check(self.crowd() <= self.limit(), f"{job} starts: {self.crowd()} slots in use, of {self.limit()}")
@@ -360,7 +361,7 @@ class Side:
         else:
             job.ends(JobState.CANCELLED)
             self.unexplained.append(job)
-        if job.states == (JobState.FAILED,) and job.phase is Phase.ENDED:
+        if job.phase is Phase.ENDED and job.states[0] is JobState.FAILED and not job.adrift:
             self.failed(job)
 
     def _repeat_or_end(self, job: Job, pause: float | None, state: JobState, final: bool) -> None:
@@ -375,7 +376,7 @@ class Side:
             job.phase, job.due = Phase.PAUSING, now + pause
 
     def failed(self, job: Job) -> None:
-        if self.fails_fast and not self.closed:
+        if self.fails_fast and not self.aborted:
             self.abort()
 
     # ---------------------------------------------------------------------------------------- asked of it
@@ -401,7 +402,8 @@ class Side:
     def find_handles(self) -> None:
         """Jobs whose submitter has not come back with the handle, or never will (`run`)."""
         engine = self.queue._engine
-        for handle in [*engine.schedule, *(entry[2] for entry in engine.alarm._heap)]:
+        scheduled = (entry[2] for entry in engine.alarm._heap)
+        for handle in [*engine.schedule, *scheduled, *(worker.job for worker in engine.crew)]:
             if isinstance(handle, JobHandle) and isinstance(handle._args, Job):
                 handle._args.handle = handle
 
