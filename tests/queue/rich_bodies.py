@@ -160,7 +160,7 @@ class Bodies:
         except RuntimeError as error:
             outs = [other for other in job.side.jobs if other.out and other.blocked_on is None]
             self.machine.check(not outs, f"{error}, and {outs} could go on")
-        except (JobError, Failed):
+        except (JobError, Failed, RejectedError):
             pass
         finally:
             job.blocked_on = None

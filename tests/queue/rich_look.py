@@ -62,14 +62,12 @@ def pass_time(side: Side, job: Job) -> None:
     if job.phase not in (Phase.WAITING, Phase.PAUSING):
         return
     late = job.deadline <= now or (not job.tries and job.start_by <= now)
-    if job.caller_gone:
-        job.ends(JobState.CANCELLED, *((JobState.FAILED,) if late else ()))
+    if job.caller_gone or (job.adrift and job.handle is not None and job.handle.done):
+        job.cut_short()
     elif late:
         job.error = None
         job.ends(JobState.FAILED, *((JobState.CANCELLED,) if side.closed or side.fails_fast or job.adrift else ()))
         side.failed(job)
-    elif job.adrift and job.handle is not None and job.handle.done:
-        job.ends(JobState.CANCELLED)
     elif job.phase is Phase.PAUSING and job.due <= now:
         job.phase = Phase.WAITING
 

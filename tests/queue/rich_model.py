@@ -232,6 +232,7 @@ class Job:
     def cut_short(self) -> tuple[JobState, ...]:
         """The queue has closed, perhaps just before its attempt ended: then no further one was allowed."""
         self.ends(JobState.CANCELLED, JobState.FAILED, *((JobState.SUCCEEDED,) if self.end[0] == "returned" else ()))
+        self.error = None  # or that of its body: it may have ended in either way
         return self.states
 
     def ends(self, *states: JobState) -> None:
@@ -326,13 +327,14 @@ class Side:
             f"{job}: deadline {effective}",
         )
         job.watch.passes(job)
+        job.passed = 0
         job.tries += 1
 
     def over(self, job: Job) -> None:
         """An attempt is over: say what must become of the job."""
         how, what = job.end
         now = trio.current_time()
-        final = job.stopped or job.forbidden or self.closed or job.adrift
+        final = job.stopped or job.forbidden or self.closed
         if how == "returned":
             self._repeat_or_end(job, self.config.pause if what == BAD else None, JobState.SUCCEEDED, final)
         elif how == "raised":
