@@ -19,7 +19,8 @@ import random
 import trio
 
 from trio_orchestrator import Failures, FullJitter, Retry, open_task_queue
-from trio_orchestrator.abc import Instrument, JobFinished
+from trio_orchestrator.abc import Instrument
+from trio_orchestrator.event import JobFinished
 
 ITEMS = range(101, 106)
 FAILURES = 0.6

@@ -22,15 +22,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trio_orchestrator.abc import Backoff as Backoff
     from trio_orchestrator.abc import Budget as Budget
-    from trio_orchestrator.abc import GateOpened as GateOpened
-    from trio_orchestrator.abc import GateShut as GateShut
-    from trio_orchestrator.abc import GaveUp as GaveUp
     from trio_orchestrator.abc import Instrument as Instrument
-    from trio_orchestrator.abc import JobFinished as JobFinished
-    from trio_orchestrator.abc import LimitChanged as LimitChanged
     from trio_orchestrator.abc import Policy as Policy
-    from trio_orchestrator.abc import QueueDropped as QueueDropped
-    from trio_orchestrator.abc import RetryScheduled as RetryScheduled
     from trio_orchestrator.algorithms.backoff import AdditiveJitter as AdditiveJitter
     from trio_orchestrator.algorithms.backoff import Constant as Constant
     from trio_orchestrator.algorithms.backoff import Custom as Custom
@@ -48,6 +41,13 @@ if TYPE_CHECKING:
     from trio_orchestrator.errors import OrchestratorError as OrchestratorError
     from trio_orchestrator.errors import QueueFullError as QueueFullError
     from trio_orchestrator.errors import RejectedError as RejectedError
+    from trio_orchestrator.event import GateOpened as GateOpened
+    from trio_orchestrator.event import GateShut as GateShut
+    from trio_orchestrator.event import GaveUp as GaveUp
+    from trio_orchestrator.event import JobFinished as JobFinished
+    from trio_orchestrator.event import LimitChanged as LimitChanged
+    from trio_orchestrator.event import QueueDropped as QueueDropped
+    from trio_orchestrator.event import RetryScheduled as RetryScheduled
     from trio_orchestrator.observe.log import LogInstrument as LogInstrument
     from trio_orchestrator.observe.recorder import Recorder as Recorder
     from trio_orchestrator.policies.attempt import Attempt as Attempt

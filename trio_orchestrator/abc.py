@@ -4,13 +4,36 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, runtime_checkable
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, final
+
+from trio_orchestrator.event import (
+    CircuitClosed,
+    CircuitHalfOpened,
+    CircuitIsolated,
+    CircuitOpened,
+    FallbackUsed,
+    GateOpened,
+    GateShut,
+    GaveUp,
+    HedgeStarted,
+    JobFinished,
+    LimitChanged,
+    QueueDropped,
+    RetryScheduled,
+    SpendStopped,
+    SpendWarned,
+    StormEnded,
+    StormStarted,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
+
+CALL_FRAMES: set[CodeType] = set()
+"""The code of every policy's `call`: tells, in a traceback, the function that was called from what surrounds it."""
 
 
 class Policy(ABC):
@@ -29,6 +52,11 @@ class Policy(ABC):
 
     __slots__ = ()
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if isinstance(call := vars(cls).get("call"), FunctionType):
+            CALL_FRAMES.add(call.__code__)
+
     @abstractmethod
     async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
         """Call `fn(*args)` under this policy and return its result.
@@ -46,20 +74,68 @@ class Policy(ABC):
         return wrapped
 
 
-@runtime_checkable
-class Budget(Protocol):
+class Budget(ABC):
     """What may be spent on retries, shared by many calls so that a failing service is not retried by all of them.
 
-    Both methods are sync, decide at once, and are called by `Retry` (and by a queue on its behalf).
+    Every method is sync and decides at once. `Retry` (and a queue on its behalf) calls them: `begin` before the first
+    attempt of a call (a queue: when that has ended, since until then it may be refused and start again), `failed` after
+    each attempt that failed, `withdraw` when another attempt would follow, and `deposit` when the call succeeded.
     """
 
+    __slots__ = ()
+
+    def begin(self) -> None:  # noqa: B027 - a budget need not care
+        """Say that a call begins. Not called for its retries."""
+
+    def failed(self, error: BaseException | None) -> None:  # noqa: B027 - a budget need not care
+        """Say that an attempt failed in a way worth repeating; None: its result was refused."""
+
+    @abstractmethod
     def withdraw(self, error: BaseException | None) -> bool:
         """Ask for one retry after `error` (None: a result was refused). False ends the call (reason "budget")."""
-        ...
 
-    def deposit(self, attempts: int) -> None:
+    def deposit(self, attempts: int) -> None:  # noqa: B027 - a budget need not care
         """Say that a call succeeded, after this number of attempts (1 = without a retry)."""
-        ...
+
+
+@final
+class Sample(NamedTuple):
+    """What one attempt tells about how many the other side can serve at once. Never includes a wait or a pause of ours.
+
+    An attempt that was cancelled, or refused before it began, is no sample.
+    """
+
+    start: float
+    """When the attempt started."""
+    rtt: float
+    """Seconds that it took."""
+    in_flight: int
+    """How many were in flight when it started, itself included."""
+    dropped: bool
+    """Whether the other side showed that it is overloaded: it refused, failed, or did not answer in time."""
+
+
+class Control(ABC):
+    """The run state of a `Limit`: not shared, not thread-safe, and without a clock; time comes with the samples."""
+
+    __slots__ = ()
+
+    limit: float
+    """How many attempts may be in flight, >= 1; a fraction is kept, and rounded down by whoever applies it."""
+
+    @abstractmethod
+    def update(self, sample: Sample) -> tuple[float, str]:
+        """Learn from one attempt that has ended; return the limit and, in a word or two, why it is that."""
+
+
+class Limit(ABC):
+    """A rule for how many attempts may be in flight at once: an immutable value, shared by all who use it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def control(self, rng: RandomSource) -> Control:
+        """Return a fresh run state, at the initial limit. `rng` draws the jitter, if the rule has any."""
 
 
 class Backoff(ABC):
@@ -82,86 +158,6 @@ class RandomSource(Protocol):
     def uniform(self, a: float, b: float) -> float:
         """Return a float in [a, b]."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class RetryScheduled:
-    """An attempt failed, and another one will follow after a pause."""
-
-    name: str
-    """What is being retried: the function's qualified name, or the job's name."""
-    attempt: int
-    """The number of the attempt that failed; 1 is the first."""
-    attempts: float
-    """How many attempts the policy allows in all; `math.inf` is possible."""
-    delay: float
-    """Seconds until the next attempt may start."""
-    elapsed: float
-    """Seconds since the first attempt started."""
-    error: BaseException | None
-    """What the attempt raised; None if its *result* was refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class GaveUp:
-    """The last attempt failed, and none will follow."""
-
-    name: str
-    attempt: int
-    """How many attempts were made."""
-    attempts: float
-    elapsed: float
-    """Seconds since the first attempt started."""
-    reason: str
-    """`"attempts"`, `"deadline"`, `"budget"`, `"not retryable"` or `"given up"`."""
-    error: BaseException | None
-
-
-@dataclass(frozen=True, slots=True)
-class JobFinished:
-    """A job ended. Exactly one event a job."""
-
-    name: str
-    tags: tuple[str, ...]
-    state: str
-    """`"succeeded"`, `"failed"`, `"cancelled"` or `"dropped"`."""
-    attempts: int
-    error: BaseException | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueDropped:
-    """Jobs were removed from a queue before they started. `job_finished` follows for each of them."""
-
-    reason: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class GateShut:
-    """A gate holds its jobs back."""
-
-    seconds: float
-    """How long, as far as is known now."""
-    known: bool
-    """Whether the other side named the time; if not, one job goes first when it is over."""
-    error: BaseException | None
-
-
-@dataclass(frozen=True, slots=True)
-class GateOpened:
-    """A gate lets its jobs through again."""
-
-    probing: bool
-    """True if only one job goes first, whose success opens the gate for all."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitChanged:
-    """The number of jobs that may run at once has changed."""
-
-    old: float
-    new: float
 
 
 class Instrument:
@@ -191,4 +187,34 @@ class Instrument:
         """A gate was opened, for one job or for all."""
 
     def limit_changed(self, event: LimitChanged, /) -> None:
-        """The concurrency of a queue was changed through the queue."""
+        """The concurrency of a queue was changed through the queue, or an adaptive limit moved."""
+
+    def circuit_opened(self, event: CircuitOpened, /) -> None:
+        """A circuit breaker opened, or opened again after a probe failed."""
+
+    def circuit_half_opened(self, event: CircuitHalfOpened, /) -> None:
+        """A circuit breaker lets a probe through."""
+
+    def circuit_closed(self, event: CircuitClosed, /) -> None:
+        """A circuit breaker closed."""
+
+    def circuit_isolated(self, event: CircuitIsolated, /) -> None:
+        """An operator holds a circuit breaker open, or the last one has let go of it."""
+
+    def hedge_started(self, event: HedgeStarted, /) -> None:
+        """A hedge started another copy of a slow call."""
+
+    def fallback_used(self, event: FallbackUsed, /) -> None:
+        """A fallback took the place of a result."""
+
+    def storm_started(self, event: StormStarted, /) -> None:
+        """Something is called far too often."""
+
+    def storm_ended(self, event: StormEnded, /) -> None:
+        """It no longer is."""
+
+    def spend_warned(self, event: SpendWarned, /) -> None:
+        """Much of what may be spent is spent."""
+
+    def spend_stopped(self, event: SpendStopped, /) -> None:
+        """All of it is, and calls are refused."""

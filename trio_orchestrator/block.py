@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, TypeAlias, cast, final
+from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeAlias, cast, final
 
 import trio
 from trio.lowlevel import RunVar, Task, current_task
@@ -161,7 +161,7 @@ class Verdict:
     def close(self, *, timed_out: bool, outside: Task | None) -> None:
         """Settle the reports: our time-out is a failure; somebody else's cancellation is left to the next one out.
 
-        `outside` is the task in which to look for that one.
+        `outside` is the task in which to look for that one; None: it was not somebody else's, so it is neutral.
         """
         self._closed = True
         reports, self._reports = self._reports, []
@@ -228,20 +228,18 @@ def settle_later(report: Callable[[bool], None]) -> None:
         verdict.add(report)
 
 
-@final
-class TimeoutScope:
-    """A cancel scope of ours around one call, which gives the guards inside it their verdict when it closes.
+class _VerdictScope:
+    """A cancel scope that gives the guards inside it their verdict when it closes."""
 
-    `with TimeoutScope(deadline) as scope:` and then `scope.timed_out`. Entering and leaving do not block.
-    """
+    __slots__ = ("_scope", "_token", "_verdict")
 
-    __slots__ = ("_scope", "_token", "_verdict", "timed_out")
+    failing: ClassVar[bool]
+    """Whether a call that this scope ended has failed."""
 
     def __init__(self, deadline: float = math.inf) -> None:
         self._scope = trio.CancelScope(deadline=deadline)
-        self.timed_out: bool = False
 
-    def __enter__(self) -> TimeoutScope:
+    def __enter__(self) -> Self:
         self._verdict = Verdict(current_task())
         self._token: Token[Verdict | None] = _here.set(self._verdict)
         self._scope.__enter__()
@@ -258,9 +256,47 @@ class TimeoutScope:
                 self._scope.__exit__(None, None, None)
         finally:
             _here.reset(self._token)
-            self.timed_out = self._scope.cancelled_caught
-            self._verdict.close(timed_out=self.timed_out, outside=self._verdict.task)
+            caught = self._scope.cancelled_caught
+            outside = None if caught else self._verdict.task
+            self._verdict.close(timed_out=caught and self.failing, outside=outside)
         return swallow
+
+
+@final
+class TimeoutScope(_VerdictScope):
+    """A cancel scope of ours around one call: if its deadline ends the call, that is a failure for the guards inside.
+
+    `with TimeoutScope(deadline) as scope:` and then `scope.timed_out`. Entering and leaving do not block.
+    """
+
+    __slots__ = ()
+    failing = True
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether our deadline ended the call, once the scope is left."""
+        return self._scope.cancelled_caught
+
+
+@final
+class NeutralScope(_VerdictScope):
+    """A cancel scope of ours around a call that may become superfluous: `cancel()` is neutral for the guards inside.
+
+    Without it a guard would look for a time-out further out, and take the end of a loser for a failure if that time-out
+    fires later.
+    """
+
+    __slots__ = ()
+    failing = False
+
+    def cancel(self, reason: str) -> None:
+        """Cancel the call. Sync."""
+        self._scope.cancel(reason=reason)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` ended the call, once the scope is left."""
+        return self._scope.cancelled_caught
 
 
 # --------------------------------------------------------------------------------------------------- hooks

@@ -40,6 +40,55 @@ class QueueFullError(RejectedError):
         self.max_waiting = max_waiting
 
 
+@final
+class CircuitOpenError(RejectedError):
+    """A circuit breaker refused the call: its dependency has failed too often. Not a failure of this call.
+
+    `__cause__` is the failure that opened it, if that was an exception. `retry_after` is exact while the circuit is
+    open; `math.inf` if it depends on a probe that is still out, or on an operator.
+    """
+
+    state: str
+    """`"open"`, `"half-open"` (all its probes are out), `"closed"` (it has just closed, and lets only a part through)
+    or `"isolated"`."""
+
+    def __init__(self, name: str, state: str, *, retry_after: float = math.inf) -> None:
+        super().__init__(f"{name} is {state}", retry_after=retry_after)
+        self.name = name
+        self.state = state
+
+
+@final
+class LimitExceededError(RejectedError):
+    """As many calls as are allowed are in flight or waiting, or the wait for one's turn took too long.
+
+    Not a rate limit: it says nothing of calls a second.
+    """
+
+    def __init__(self, message: str = "too many calls at once", *, retry_after: float = math.inf) -> None:
+        super().__init__(message, retry_after=retry_after)
+
+
+@final
+class RateLimitedError(RejectedError):
+    """A rate limit of ours would be exceeded. Not a 429 of a server. `retry_after` is when it would not, by itself."""
+
+    def __init__(self, name: str = "rate limit", *, retry_after: float = math.inf) -> None:
+        super().__init__(f"{name} reached, free in {retry_after:.3g} s", retry_after=retry_after)
+        self.name = name
+
+
+@final
+class BudgetExhaustedError(RejectedError):
+    """What may be spent is spent: money in this period, or what a throttle allows of a failing service.
+
+    Not raised when a `Retry` runs out of its budget: then the last failure itself comes out.
+    """
+
+    def __init__(self, message: str = "the budget is spent", *, retry_after: float = math.inf) -> None:
+        super().__init__(message, retry_after=retry_after)
+
+
 class JobError(OrchestratorError):
     """A job ended without a result and without an exception of its own function."""
 

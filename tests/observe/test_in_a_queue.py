@@ -12,7 +12,7 @@ from rich.progress import Progress
 from trio.testing import MockClock
 
 from trio_orchestrator import Constant, Failures, LogInstrument, Recorder, Retry, map_all, open_map, open_task_queue
-from trio_orchestrator.abc import GaveUp, JobFinished, RetryScheduled
+from trio_orchestrator.event import GaveUp, JobFinished, RetryScheduled
 
 
 async def push(number: int) -> int:

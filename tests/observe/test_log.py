@@ -8,11 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_orchestrator.abc import (
+from trio_orchestrator.abc import Instrument
+from trio_orchestrator.event import (
     GateOpened,
     GateShut,
     GaveUp,
-    Instrument,
     JobFinished,
     LimitChanged,
     QueueDropped,

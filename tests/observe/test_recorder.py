@@ -3,8 +3,9 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from trio_orchestrator.abc import GateOpened, Instrument, LimitChanged
+from trio_orchestrator.abc import Instrument
 from trio_orchestrator.block import Hooks, emit
+from trio_orchestrator.event import GateOpened, LimitChanged
 from trio_orchestrator.observe.recorder import Recorder
 
 

@@ -8,8 +8,9 @@ from typing import Any, final
 import pytest
 import trio
 
-from trio_orchestrator.abc import GaveUp, Instrument, RetryScheduled
+from trio_orchestrator.abc import Budget, Instrument
 from trio_orchestrator.algorithms.backoff import Constant
+from trio_orchestrator.event import GaveUp, RetryScheduled
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.testing import run_virtual
 
@@ -80,7 +81,7 @@ def outcome(form: Form, retry: Retry, service: Callable[[], Awaitable[Any]]) -> 
     return run_virtual(main)
 
 
-class Purse:
+class Purse(Budget):
     def __init__(self, coins: int) -> None:
         self.coins = coins
         self.asked: list[BaseException | None] = []

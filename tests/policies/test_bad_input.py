@@ -105,7 +105,7 @@ ROWS: dict[Callable[..., object], list[Row]] = {
         (retry, {"backoff": max}, TypeError, f"backoff must be a Backoff such as FullJitter(), got {max!r}"),
         *numbers(retry, "attempt_timeout", "> 0", 0, -1, -math.inf, math.nan),
         *numbers(retry, "timeout", "> 0", 0, -1, -math.inf, math.nan),
-        (retry, {"budget": 3}, TypeError, "budget must have withdraw() and deposit(), got 3"),
+        (retry, {"budget": 3}, TypeError, "budget must be a Budget such as RetryBudget(), got 3"),
         *functions(retry, "retry_after"),
         *functions(retry, "on_retry"),
         (retry, {"retry_exhausted": None}, TypeError, "retry_exhausted must be True or False, got None"),

@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from tests.policies.service import AT_ONCE, FORMS, Ear, Form, Purse, Service, by_loop, notes, outcome, three_forms
-from trio_orchestrator.abc import RetryScheduled
 from trio_orchestrator.algorithms.backoff import Constant, Exponential
 from trio_orchestrator.errors import QueueFullError, RejectedError
+from trio_orchestrator.event import RetryScheduled
 from trio_orchestrator.policies.http import http_retry_after, http_transient
 from trio_orchestrator.policies.retry import GiveUp, Retry
 from trio_orchestrator.testing import run_virtual

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from tests.policies.service import AT_ONCE, Ear, Form, Purse, Service, by_call, notes, outcome, three_forms
-from trio_orchestrator.abc import GaveUp, RetryScheduled
 from trio_orchestrator.algorithms.backoff import Constant, Exponential
+from trio_orchestrator.event import GaveUp, RetryScheduled
 from trio_orchestrator.policies.failure import EXHAUSTIONS
 from trio_orchestrator.policies.retry import NO_RESULT, GiveUp, Retry
 

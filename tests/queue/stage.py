@@ -11,7 +11,8 @@ import trio
 
 from tests.queue.bodies import Bodies, Watch, assert_law
 from trio_orchestrator import TaskQueue, open_task_queue
-from trio_orchestrator.abc import Instrument, JobFinished
+from trio_orchestrator.abc import Instrument
+from trio_orchestrator.event import JobFinished
 from trio_orchestrator.testing import assert_no_tokens
 
 

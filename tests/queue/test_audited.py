@@ -26,7 +26,8 @@ from trio_orchestrator import (
     TaskQueue,
     open_task_queue,
 )
-from trio_orchestrator.abc import GateOpened, Instrument
+from trio_orchestrator.abc import Instrument
+from trio_orchestrator.event import GateOpened
 from trio_orchestrator.queue.overflow import Door
 from trio_orchestrator.testing import run_virtual
 

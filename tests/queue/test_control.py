@@ -19,7 +19,8 @@ from trio_orchestrator import (
     TaskQueue,
     open_task_queue,
 )
-from trio_orchestrator.abc import Instrument, JobFinished
+from trio_orchestrator.abc import Instrument
+from trio_orchestrator.event import JobFinished
 
 # ------------------------------------------------------------------------------------------ pause and resume
 

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from tests.queue.timeline import Flop, Timeline, pauses, virtual
 from trio_orchestrator import Custom, Failures, GiveUp, JobTimeoutError, Retry, open_task_queue
-from trio_orchestrator.abc import Policy
+from trio_orchestrator.abc import Budget, Policy
 from trio_orchestrator.algorithms.backoff import Constant
 from trio_orchestrator.block import settle_later
 
@@ -162,7 +162,7 @@ async def test_give_up_ends_a_job_with_the_error_inside() -> None:
     assert starts == [0, 0]
 
 
-class Purse:
+class Purse(Budget):
     """A budget of so many retries."""
 
     def __init__(self, left: int) -> None:

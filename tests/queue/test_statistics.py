@@ -20,7 +20,8 @@ from trio_orchestrator import (
     TaskQueue,
     open_task_queue,
 )
-from trio_orchestrator.abc import Instrument, JobFinished, LimitChanged, QueueDropped, RetryScheduled
+from trio_orchestrator.abc import Instrument
+from trio_orchestrator.event import JobFinished, LimitChanged, QueueDropped, RetryScheduled
 
 
 def law(statistics: QueueStatistics) -> None:

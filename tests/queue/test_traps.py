@@ -24,8 +24,9 @@ from trio_orchestrator import (
     TaskQueue,
     open_task_queue,
 )
-from trio_orchestrator.abc import Instrument, JobFinished
+from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.backoff import Constant
+from trio_orchestrator.event import JobFinished
 from trio_orchestrator.queue.leaks import is_clean
 from trio_orchestrator.testing import run_virtual
 

@@ -10,8 +10,9 @@ import trio
 
 from tests.queue.bodies import Bodies, assert_over
 from trio_orchestrator import Failures, JobCancelledError, JobState, JobTimeoutError, Retry, open_task_queue
-from trio_orchestrator.abc import Instrument, JobFinished
+from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.backoff import Constant
+from trio_orchestrator.event import JobFinished
 from trio_orchestrator.testing import run_virtual
 
 SEEDS: Final = range(5)

@@ -19,8 +19,9 @@ from trio_orchestrator import (
     TaskQueue,
     open_task_queue,
 )
-from trio_orchestrator.abc import Instrument, JobFinished, LimitChanged, QueueDropped, RetryScheduled
+from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.backoff import Constant
+from trio_orchestrator.event import JobFinished, LimitChanged, QueueDropped, RetryScheduled
 from trio_orchestrator.testing import run_virtual
 
 schedules = pytest.mark.parametrize("seed", range(5))

@@ -10,17 +10,17 @@ from typing import Any, final
 
 import trio
 
-from trio_orchestrator.abc import (
+from trio_orchestrator.abc import Instrument
+from trio_orchestrator.algorithms.thinning import Repeats, Thinning
+from trio_orchestrator.event import (
     GateOpened,
     GateShut,
     GaveUp,
-    Instrument,
     JobFinished,
     LimitChanged,
     QueueDropped,
     RetryScheduled,
 )
-from trio_orchestrator.algorithms.thinning import Repeats, Thinning
 
 _errors = Repr()  # also copes with an error that cannot show itself
 _errors.maxother = 300

@@ -6,11 +6,11 @@ from typing import NamedTuple, TypeVar, final
 
 import trio
 
-from trio_orchestrator.abc import (
+from trio_orchestrator.abc import Instrument
+from trio_orchestrator.event import (
     GateOpened,
     GateShut,
     GaveUp,
-    Instrument,
     JobFinished,
     LimitChanged,
     QueueDropped,

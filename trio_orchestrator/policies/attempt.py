@@ -10,7 +10,7 @@ import trio
 
 from trio_orchestrator.block import TimeoutScope, raise_untouched
 from trio_orchestrator.policies.decision import NO_RESULT, Name
-from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp, is_misfit, mark_permanent
+from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp, is_misfit, mark_permanent, mark_timeout
 
 if TYPE_CHECKING:
     from trio_orchestrator.policies.retry import Retry
@@ -31,6 +31,8 @@ class Run:
         self.deadline: float = started_at + retry.timeout
         self.error: BaseException | None = None
         self.wish: float | None = None
+        if retry.budget is not None:
+            retry.budget.begin()
 
     def next_attempt(self) -> None:
         """Count the attempt that starts now."""
@@ -175,7 +177,9 @@ class Attempt:
         return (self._too_slow(), True) if self._scope.timed_out else (error, False)
 
     def _too_slow(self) -> trio.TooSlowError:
-        error = trio.TooSlowError(f"{self._limit}={getattr(self._run.retry, self._limit):g} s was exceeded")
+        error = mark_timeout(
+            trio.TooSlowError(f"{self._limit}={getattr(self._run.retry, self._limit):g} s was exceeded")
+        )
         error.__cause__ = self._run.error
         return error
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, final
+from types import MethodType
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
+from trio_orchestrator.abc import CALL_FRAMES
 from trio_orchestrator.policies.failure import mark_exhausted
 
 Name: TypeAlias = str | Callable[..., object]
@@ -43,6 +45,13 @@ class Decision(NamedTuple):
     """The pause that the other side asked for, in seconds; None if it did not."""
     error: BaseException | None
     """The failure: the attempt's own error, or the one inside its `GiveUp`; None for a refused result."""
+
+
+def callee(fn: Callable[..., object], args: tuple[Any, ...]) -> Callable[..., object]:
+    """Return the function that `fn(*args)` calls in the end, with policies in between (`inner.call, function, ...`)."""
+    while args and isinstance(fn, MethodType) and fn.__func__.__code__ in CALL_FRAMES:
+        fn, args = args[0], args[1:]
+    return fn
 
 
 def name_of(name: Name) -> str:

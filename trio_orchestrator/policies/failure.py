@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, TypeVar, final
 
+from trio_orchestrator.abc import CALL_FRAMES
 from trio_orchestrator.algorithms.argument import plain_function
 
 E = TypeVar("E", bound=BaseException)
@@ -19,6 +20,7 @@ On: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Any], 
 _GROUP: type[BaseException] = BaseExceptionGroup
 _MUST_BE = "on must be an Exception type, a tuple of them or a predicate"
 _EXHAUSTED = "_trio_orchestrator_exhausted"
+_TIMEOUT = "_trio_orchestrator_timeout"
 
 
 @final
@@ -129,8 +131,27 @@ def _check_type(one: object) -> None:
 
 
 def is_misfit(error: TypeError) -> bool:
-    """Tell, where `fn(*args)` was awaited, whether calling it failed, and not it: wrong arguments, nothing to await."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is None
+    """Tell, where `fn(*args)` was awaited, whether calling it failed, and not it: wrong arguments, nothing to await.
+
+    Policies between here and the function do not count.
+    """
+    traceback = error.__traceback__
+    if traceback is None:
+        return False
+    while (inner := traceback.tb_next) is not None and inner.tb_frame.f_code in CALL_FRAMES:
+        traceback = inner
+    return inner is None
+
+
+def mark_timeout(error: E) -> E:
+    """Mark an error as made by a time-out of ours: a failure for every policy around it, whatever their `on` says."""
+    error.__dict__[_TIMEOUT] = True
+    return error
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Tell whether a time-out of ours made this error."""
+    return getattr(error, _TIMEOUT, False) is True
 
 
 def leaves(failure: object) -> list[object]:

@@ -10,12 +10,13 @@ from typing import Any, TypeGuard, TypeVar, TypeVarTuple, final
 from trio import current_effective_deadline, current_time, sleep
 from trio.lowlevel import checkpoint
 
-from trio_orchestrator.abc import Backoff, Budget, GaveUp, Instrument, Policy, RandomSource, RetryScheduled
+from trio_orchestrator.abc import Backoff, Budget, Instrument, Policy, RandomSource
 from trio_orchestrator.algorithms.argument import above, count, plain_function
 from trio_orchestrator.algorithms.backoff import FullJitter, bad_delay
 from trio_orchestrator.algorithms.chance import CHANCE
 from trio_orchestrator.block import Hooks, emit, raise_untouched
 from trio_orchestrator.errors import RejectedError
+from trio_orchestrator.event import GaveUp, RetryScheduled
 from trio_orchestrator.policies.attempt import Attempt, Attempts, Run
 from trio_orchestrator.policies.decision import (
     ATTEMPTS,
@@ -26,6 +27,7 @@ from trio_orchestrator.policies.decision import (
     NOT_RETRYABLE,
     Decision,
     Name,
+    callee,
     name_of,
     sign,
 )
@@ -194,14 +196,14 @@ class Retry(Policy):
         """
         started_at = current_time()
         if not self._plain:
-            return await _call_guarded(Run(self, fn, started_at, EXHAUSTIONS.count), fn, args)
+            return await _call_guarded(Run(self, callee(fn, args), started_at, EXHAUSTIONS.count), fn, args)
         since = EXHAUSTIONS.count
         attempt = 1
         while True:
             try:
                 return await fn(*args)
             except Exception as error:
-                delay = self._pause_after(fn, error, attempt, started_at, since)
+                delay = self._pause_after(callee(fn, args), error, attempt, started_at, since)
                 if delay is None:
                     raise
             if delay:
@@ -286,6 +288,8 @@ class Retry(Policy):
         if not (timed_out or error is None or self._matches(error, since)):
             reason = GIVEN_UP if isinstance(error, GiveUp) else NOT_RETRYABLE
             return self._end(name, error, attempt, elapsed, reason, None)
+        if self._budget is not None:
+            self._budget.failed(error)
         if wish is not None or self._retry_after is not None or isinstance(error, _WISHFUL):
             failure = error if result is NO_RESULT else result
             wish = self._longest(wish, failure, None if timed_out else self._retry_after)
@@ -360,7 +364,7 @@ def _check_parts(backoff: object, budget: object, retry_exhausted: object, rng: 
     if not isinstance(backoff, Backoff):
         raise TypeError(f"backoff must be a Backoff such as FullJitter(), got {backoff!r}")
     if budget is not None and not isinstance(budget, Budget):
-        raise TypeError(f"budget must have withdraw() and deposit(), got {budget!r}")
+        raise TypeError(f"budget must be a Budget such as RetryBudget(), got {budget!r}")
     if not isinstance(retry_exhausted, bool):
         raise TypeError(f"retry_exhausted must be True or False, got {retry_exhausted!r}")
     if rng is not None and not (hasattr(rng, "random") and hasattr(rng, "uniform")):

@@ -10,6 +10,7 @@ import trio
 from trio_orchestrator.abc import Policy
 from trio_orchestrator.algorithms.argument import above
 from trio_orchestrator.block import TimeoutScope
+from trio_orchestrator.policies.failure import mark_timeout
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -59,4 +60,4 @@ class Timeout(Policy):
         """
         with TimeoutScope(trio.current_time() + self._seconds):
             return await fn(*args)
-        raise trio.TooSlowError(f"timeout={self._seconds:g} s was exceeded")
+        raise mark_timeout(trio.TooSlowError(f"timeout={self._seconds:g} s was exceeded"))

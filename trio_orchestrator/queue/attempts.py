@@ -7,9 +7,10 @@ from typing import Any
 
 import trio
 
-from trio_orchestrator.abc import GateShut, GaveUp, RetryScheduled
+from trio_orchestrator.abc import Budget
 from trio_orchestrator.block import Hooks, emit
 from trio_orchestrator.errors import JobTimeoutError, RejectedError
+from trio_orchestrator.event import GateShut, GaveUp, RetryScheduled
 from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp
 from trio_orchestrator.policies.retry import NO_RESULT, Decision, Retry
 from trio_orchestrator.queue.body import LEADING_FRAMES, Refused, call_protected
@@ -96,8 +97,8 @@ class Attempts(Endings):
         if retry is not None:
             try:
                 bad = retry.on_result is not None and retry.on_result(result)
-                if not bad and retry.budget is not None:
-                    retry.budget.deposit(job._attempts)
+                if retry.budget is not None:
+                    _tell_budget(retry.budget, job._attempts, success=not bad)
             except Exception as exc:  # a predicate or a budget of the user's
                 return self._fail(job, exc)
             if bad:
@@ -191,6 +192,8 @@ class Attempts(Endings):
         terms, times = job._terms, job._times
         now = trio.current_time()
         try:
+            if retry.budget is not None and error is not None:
+                _tell_budget(retry.budget, job._attempts, success=False)
             delay, reason, wish, last = retry._judge(  # `decide` without its keywords: this is for every failure
                 job._fn if terms is None or terms.name is None else terms.name,
                 error,
@@ -318,3 +321,11 @@ def _bad_call(job: JobHandle[Any], error: TypeError) -> TypeError:
 
 
 LEADING_FRAMES.add(Attempts.invoke.__code__)
+
+
+def _tell_budget(budget: Budget, attempts: int, *, success: bool) -> None:
+    """Count a call when its first attempt has ended: one that starts may still be refused, and start again."""
+    if attempts == 1:
+        budget.begin()
+    if success:
+        budget.deposit(attempts)

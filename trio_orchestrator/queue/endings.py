@@ -15,9 +15,9 @@ from typing import Any
 
 import trio
 
-from trio_orchestrator.abc import JobFinished, QueueDropped
 from trio_orchestrator.block import Hooks, emit
 from trio_orchestrator.errors import JobTimeoutError
+from trio_orchestrator.event import JobFinished, QueueDropped
 from trio_orchestrator.queue.dispatch import Dispatch
 from trio_orchestrator.queue.failures import Failures, Ledger
 from trio_orchestrator.queue.handle import (

@@ -7,9 +7,9 @@ from typing import Any, final
 
 import trio
 
-from trio_orchestrator.abc import GateOpened
 from trio_orchestrator.algorithms.schedule import Schedule
 from trio_orchestrator.block import emit
+from trio_orchestrator.event import GateOpened
 from trio_orchestrator.queue.alarm import Alarm, Timer
 from trio_orchestrator.queue.gates import Gate
 from trio_orchestrator.queue.handle import JobHandle

@@ -19,10 +19,10 @@ from trio.lowlevel import (
     enable_ki_protection,
 )
 
-from trio_orchestrator.abc import LimitChanged
 from trio_orchestrator.algorithms.argument import at_least, count, plain_function
 from trio_orchestrator.block import emit
 from trio_orchestrator.errors import QueueFullError
+from trio_orchestrator.event import LimitChanged
 from trio_orchestrator.queue.engine import Engine
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.group import JobGroup, open_group

@@ -1,0 +1,203 @@
+"""What an `Instrument` is told: frozen facts, with numbers and exceptions, not strings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class RetryScheduled:
+    """An attempt failed, and another one will follow after a pause."""
+
+    name: str
+    """What is being retried: the function's qualified name, or the job's name."""
+    attempt: int
+    """The number of the attempt that failed; 1 is the first."""
+    attempts: float
+    """How many attempts the policy allows in all; `math.inf` is possible."""
+    delay: float
+    """Seconds until the next attempt may start."""
+    elapsed: float
+    """Seconds since the first attempt started."""
+    error: BaseException | None
+    """What the attempt raised; None if its *result* was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """The last attempt failed, and none will follow."""
+
+    name: str
+    attempt: int
+    """How many attempts were made."""
+    attempts: float
+    elapsed: float
+    """Seconds since the first attempt started."""
+    reason: str
+    """`"attempts"`, `"deadline"`, `"budget"`, `"not retryable"` or `"given up"`."""
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """A job ended. Exactly one event a job."""
+
+    name: str
+    tags: tuple[str, ...]
+    state: str
+    """`"succeeded"`, `"failed"`, `"cancelled"` or `"dropped"`."""
+    attempts: int
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDropped:
+    """Jobs were removed from a queue before they started. `job_finished` follows for each of them."""
+
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GateShut:
+    """A gate holds its jobs back."""
+
+    seconds: float
+    """How long, as far as is known now."""
+    known: bool
+    """Whether the other side named the time; if not, one job goes first when it is over."""
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class GateOpened:
+    """A gate lets its jobs through again."""
+
+    probing: bool
+    """True if only one job goes first, whose success opens the gate for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChanged:
+    """The number of jobs or calls that may run at once has changed."""
+
+    old: float
+    new: float
+    name: str = ""
+    """Whose limit it is."""
+    reason: str = ""
+    """Why, if a rule changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitOpened:
+    """A circuit breaker refuses calls from now on."""
+
+    name: str
+    cooldown: float
+    """Seconds until it lets a probe through."""
+    openings: int
+    """How often it has opened since it was last closed: 1, or more if probes failed."""
+    error: BaseException | None
+    """The failure that opened it; None if that was a result, or a call that was too slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitHalfOpened:
+    """A circuit breaker lets its first probe through."""
+
+    name: str
+    open_for: float
+    """Seconds since it opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitClosed:
+    """A circuit breaker lets all calls through again."""
+
+    name: str
+    open_for: float
+    """Seconds since it first opened."""
+    reset: bool
+    """Whether it was closed by `reset()` or `restore()`, not by a probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitIsolated:
+    """A circuit breaker is held open by an operator, or no longer is."""
+
+    name: str
+    isolated: bool
+    holds: int
+    """How many handles hold it open now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeStarted:
+    """A call took long, and another copy of it was started."""
+
+    name: str
+    copy: int
+    """The number of the copy: 1 is the first beside the original."""
+    after: float
+    """Seconds since the call began."""
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackUsed:
+    """A call failed, and a substitute was returned in place of its result."""
+
+    name: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class StormStarted:
+    """Something is called far too often. One event an episode."""
+
+    key: object
+    """What is called."""
+    reason: str
+    """`"calls"`, `"retries"`, `"spacing"` or `"times_usual"`: the rule that was broken."""
+    value: float
+    """What was measured: calls a period, a share, seconds, or a multiple."""
+    bound: float
+    """What it was measured against."""
+
+
+@dataclass(frozen=True, slots=True)
+class StormEnded:
+    """The storm is over."""
+
+    key: object
+    seconds: float
+    """How long it lasted."""
+    calls: int
+    """How many calls were made in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpendWarned:
+    """A part of what may be spent in a period is spent, or will be at the present rate."""
+
+    name: str
+    fraction: float
+    """The fraction of the limit that was passed; the multiple of the usual if `reason` says so."""
+    spent: Decimal
+    projected: Decimal
+    """What will be spent by the end of the period if calls go on at the present rate."""
+    limit: Decimal
+    reason: str
+    """`"fraction"` or `"times_usual"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpendStopped:
+    """What may be spent in this period is spent: calls are refused until the next one."""
+
+    name: str
+    spent: Decimal
+    limit: Decimal
+    seconds: float
+    """Until the next period."""
