@@ -64,6 +64,10 @@ class Policy(ABC):
         Has the checkpoints of `fn` and adds none of its own unless the policy waits. Cancelling it cancels `fn`.
         """
 
+    def parameters(self) -> dict[str, object]:
+        """Return what it was made with, as far as that decides what it does: shown by `Stack.explain()`."""
+        return {}
+
     def wrap(self, fn: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Return `fn` under this policy: same signature, same name. Usable as a decorator."""
 
@@ -79,7 +83,8 @@ class Budget(ABC):
 
     Every method is sync and decides at once. `Retry` (and a queue on its behalf) calls them: `begin` before the first
     attempt of a call (a queue: when that has ended, since until then it may be refused and start again), `failed` after
-    each attempt that failed, `withdraw` when another attempt would follow, and `deposit` when the call succeeded.
+    each attempt that failed, `withdraw` when another attempt would follow, and, when the call succeeded, `refund` if it
+    was repeated, and `deposit`. A retry that was granted stays spent when its call is cancelled during the pause.
     """
 
     __slots__ = ()
@@ -93,6 +98,9 @@ class Budget(ABC):
     @abstractmethod
     def withdraw(self, error: BaseException | None) -> bool:
         """Ask for one retry after `error` (None: a result was refused). False ends the call (reason "budget")."""
+
+    def refund(self, error: BaseException | None) -> None:  # noqa: B027 - a budget need not care
+        """Say that the retry granted after `error`, the last one of its call, succeeded. Called before `deposit`."""
 
     def deposit(self, attempts: int) -> None:  # noqa: B027 - a budget need not care
         """Say that a call succeeded, after this number of attempts (1 = without a retry)."""

@@ -100,7 +100,7 @@ class CircuitOpened:
     openings: int
     """How often it has opened since it was last closed: 1, or more if probes failed."""
     error: BaseException | None
-    """The failure that opened it; None if that was a result, or a call that was too slow."""
+    """The failure that opened it; None if that was a result, or a call that a time-out around it ended."""
 
 
 @dataclass(frozen=True, slots=True)

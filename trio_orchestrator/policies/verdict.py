@@ -38,24 +38,36 @@ class Judge:
         classify: Tells of a *result* whether it is a failure; None: no result is.
     """
 
-    __slots__ = ("_fails", "_says_nothing", "classify")
+    __slots__ = ("_fails", "_neutral", "_on", "_says_nothing", "classify")
 
     def __init__(self, on: On, neutral: On = (), classify: Callable[[Any], bool] | None = None) -> None:
+        self._on, self._neutral = on, neutral
         self._fails = matcher(on, exhausted_too=True)
         self._says_nothing = _named("neutral", neutral)
         if classify is not None:
             plain_function("classify", classify)
         self.classify: Callable[[Any], bool] | None = classify
 
+    def parameters(self) -> dict[str, object]:
+        """Return what it was made with."""
+        return {"on": self._on, "neutral": self._neutral, "classify": self.classify}
+
     def of_result(self, result: object) -> Verdict:
         """Judge a result. What `classify` raises comes out."""
         return FAILURE if self.classify is not None and self.classify(result) else SUCCESS
 
     def of_error(self, error: BaseException) -> Verdict:
-        """Judge what a call raised. Whatever is no `Exception` is neutral: see `report` for time-outs of ours."""
+        """Judge what a call raised. Whatever is no `Exception` is neutral: see `report` for time-outs of ours.
+
+        A group is a failure if one of its leaves is, and neutral if all of them are.
+        """
         if not isinstance(error, Exception):
             return NEUTRAL
-        if all(isinstance(leaf, RejectedError) for leaf in leaves(error)):
+        verdicts = {self._of_leaf(leaf) for leaf in leaves(error)}
+        return next(verdict for verdict in (FAILURE, SUCCESS, NEUTRAL) if verdict in verdicts)
+
+    def _of_leaf(self, error: Any) -> Verdict:
+        if isinstance(error, RejectedError):
             return NEUTRAL
         if is_timeout(error):
             return FAILURE
