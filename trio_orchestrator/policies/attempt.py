@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 import trio
 
 from trio_orchestrator.block import TimeoutScope, raise_untouched
-from trio_orchestrator.policies.decision import NO_RESULT, Name
+from trio_orchestrator.policies.decision import NO_RESULT, Name, settle
 from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp, is_misfit, mark_permanent, mark_timeout
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class Run:
 
     def succeeded(self) -> None:
         """Tell the budget."""
-        self.error = None
+        error, self.error = self.error, None
         if self.retry.budget is not None:
-            self.retry.budget.deposit(self.attempt)
+            settle(self.retry.budget, self.attempt, error)
 
     def timeout(self, now: float) -> tuple[float, str]:
         """Return until when the attempt that starts now may run, and the name of the time-out that says so."""

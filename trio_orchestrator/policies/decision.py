@@ -7,7 +7,7 @@ from functools import partial
 from types import MethodType
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
-from trio_orchestrator.abc import CALL_FRAMES
+from trio_orchestrator.abc import CALL_FRAMES, Budget
 from trio_orchestrator.policies.failure import mark_exhausted
 
 Name: TypeAlias = str | Callable[..., object]
@@ -81,3 +81,10 @@ def sign(error: BaseException, attempt: int, elapsed: float, reason: str) -> Non
 
 def _seconds(elapsed: float) -> str:
     return f"{elapsed:.3g}" if elapsed < 1000 else f"{elapsed:.0f}"
+
+
+def settle(budget: Budget, attempts: int, failure: BaseException | None) -> None:
+    """Tell a budget that a call succeeded, after so many attempts; the one before failed with `failure`."""
+    if attempts > 1:
+        budget.refund(failure)
+    budget.deposit(attempts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from math import inf
 from typing import Any, TypeGuard, TypeVar, TypeVarTuple, final
 
@@ -29,6 +30,7 @@ from trio_orchestrator.policies.decision import (
     Name,
     callee,
     name_of,
+    settle,
     sign,
 )
 from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp, On, is_misfit, leaves, mark_permanent, matcher
@@ -153,7 +155,7 @@ class Retry(Policy):
         self._scheduled = hooks.of("retry_scheduled")
         self._gave_up = hooks.of("gave_up")
         endless = self._attempt_timeout == self._timeout == inf
-        self._plain = endless and on_result is None and budget is None
+        self._plain = endless and on_result is None
 
     @property
     def attempts(self) -> float:
@@ -180,6 +182,25 @@ class Retry(Policy):
         """Which results are repeated."""
         return self._on_result
 
+    def _sharing(self, budget: Budget) -> Retry:
+        """Return a copy that asks `budget`: for a stack."""
+        twin = copy(self)
+        twin._budget = budget
+        return twin
+
+    def parameters(self) -> dict[str, object]:
+        """Return what it was made with."""
+        return {
+            "on": self._on,
+            "on_result": self._on_result,
+            "attempts": self._attempts,
+            "backoff": self._backoff,
+            "attempt_timeout": self._attempt_timeout,
+            "timeout": self._timeout,
+            "budget": self._budget,
+            "retry_after": self._retry_after,
+        }
+
     def __repr__(self) -> str:
         limits = {"attempt_timeout": self._attempt_timeout, "timeout": self._timeout}
         finite = "".join(f", {name}={seconds:g}" for name, seconds in limits.items() if seconds < inf)
@@ -197,15 +218,23 @@ class Retry(Policy):
         started_at = current_time()
         if not self._plain:
             return await _call_guarded(Run(self, callee(fn, args), started_at, EXHAUSTIONS.count), fn, args)
-        since = EXHAUSTIONS.count
-        attempt = 1
+        since, attempt, budget = EXHAUSTIONS.count, 1, self._budget
+        failure: Exception | None = None
+        if budget is not None:
+            budget.begin()
         while True:
             try:
-                return await fn(*args)
+                result = await fn(*args)
             except Exception as error:
                 delay = self._pause_after(callee(fn, args), error, attempt, started_at, since)
                 if delay is None:
                     raise
+                if budget is not None:
+                    failure = error
+            else:
+                if budget is not None:
+                    settle(budget, attempt, failure)
+                return result
             if delay:
                 await sleep(delay)
             else:

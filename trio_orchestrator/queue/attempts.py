@@ -11,8 +11,9 @@ from trio_orchestrator.abc import Budget
 from trio_orchestrator.block import Hooks, emit
 from trio_orchestrator.errors import JobTimeoutError, RejectedError
 from trio_orchestrator.event import GateShut, GaveUp, RetryScheduled
+from trio_orchestrator.policies.decision import NO_RESULT, Decision, settle
 from trio_orchestrator.policies.failure import EXHAUSTIONS, GiveUp
-from trio_orchestrator.policies.retry import NO_RESULT, Decision, Retry
+from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.body import LEADING_FRAMES, Refused, call_protected
 from trio_orchestrator.queue.endings import Endings, timeout_of
 from trio_orchestrator.queue.gates import Gate
@@ -98,7 +99,7 @@ class Attempts(Endings):
             try:
                 bad = retry.on_result is not None and retry.on_result(result)
                 if retry.budget is not None:
-                    _tell_budget(retry.budget, job._attempts, success=not bad)
+                    _tell_budget(retry.budget, job._attempts, worker.last, success=not bad)
             except Exception as exc:  # a predicate or a budget of the user's
                 return self._fail(job, exc)
             if bad:
@@ -193,7 +194,7 @@ class Attempts(Endings):
         now = trio.current_time()
         try:
             if retry.budget is not None and error is not None:
-                _tell_budget(retry.budget, job._attempts, success=False)
+                _tell_budget(retry.budget, job._attempts, worker.last, success=False)
             delay, reason, wish, last = retry._judge(  # `decide` without its keywords: this is for every failure
                 job._fn if terms is None or terms.name is None else terms.name,
                 error,
@@ -323,9 +324,9 @@ def _bad_call(job: JobHandle[Any], error: TypeError) -> TypeError:
 LEADING_FRAMES.add(Attempts.invoke.__code__)
 
 
-def _tell_budget(budget: Budget, attempts: int, *, success: bool) -> None:
+def _tell_budget(budget: Budget, attempts: int, last: object, *, success: bool) -> None:
     """Count a call when its first attempt has ended: one that starts may still be refused, and start again."""
     if attempts == 1:
         budget.begin()
     if success:
-        budget.deposit(attempts)
+        settle(budget, attempts, last if isinstance(last, BaseException) else None)
