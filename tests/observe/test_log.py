@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,13 +11,23 @@ from trio.testing import MockClock
 
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.event import (
+    CircuitClosed,
+    CircuitHalfOpened,
+    CircuitIsolated,
+    CircuitOpened,
+    FallbackUsed,
     GateOpened,
     GateShut,
     GaveUp,
+    HedgeStarted,
     JobFinished,
     LimitChanged,
     QueueDropped,
     RetryScheduled,
+    SpendStopped,
+    SpendWarned,
+    StormEnded,
+    StormStarted,
 )
 from trio_orchestrator.observe.log import LogInstrument
 
@@ -110,6 +121,102 @@ ERROR = HTTPStatusError("429")
         ("gate_opened", GateOpened(probing=True), "INFO", "gate half open: one job tries"),
         ("gate_opened", GateOpened(probing=False), "INFO", "gate open"),
         ("limit_changed", LimitChanged(old=3, new=math.inf), "INFO", "limit changed from 3 to inf"),
+        (
+            "limit_changed",
+            LimitChanged(old=20, new=20.5, name="search", reason="grows"),
+            "INFO",
+            "limit of 'search' changed from 20 to 20.5 (grows)",
+        ),
+        (
+            "circuit_opened",
+            CircuitOpened(name="search", cooldown=30, openings=1, error=ERROR),
+            "WARNING",
+            "circuit 'search' opened, for 30.00 s: HTTPStatusError('429')",
+        ),
+        (
+            "circuit_opened",
+            CircuitOpened(name="search", cooldown=60, openings=2, error=None),
+            "WARNING",
+            "circuit 'search' opened again (2 times in a row), for 60.00 s",
+        ),
+        (
+            "circuit_half_opened",
+            CircuitHalfOpened(name="search", open_for=30),
+            "INFO",
+            "circuit 'search' half open: a call tries, after 30.00 s",
+        ),
+        (
+            "circuit_closed",
+            CircuitClosed(name="search", open_for=31.5, reset=False),
+            "INFO",
+            "circuit 'search' closed, after 31.50 s",
+        ),
+        (
+            "circuit_closed",
+            CircuitClosed(name="search", open_for=3, reset=True),
+            "INFO",
+            "circuit 'search' reset, after 3.00 s",
+        ),
+        (
+            "circuit_isolated",
+            CircuitIsolated(name="search", isolated=True, holds=1),
+            "WARNING",
+            "circuit 'search' isolated (held once)",
+        ),
+        (
+            "circuit_isolated",
+            CircuitIsolated(name="search", isolated=True, holds=2),
+            "WARNING",
+            "circuit 'search' isolated (held 2 times)",
+        ),
+        (
+            "circuit_isolated",
+            CircuitIsolated(name="search", isolated=False, holds=0),
+            "INFO",
+            "circuit 'search' no longer isolated",
+        ),
+        (
+            "hedge_started",
+            HedgeStarted(name="search", copy=1, after=0.25),
+            "DEBUG",
+            "copy 1 of 'search' started, after 0.25 s",
+        ),
+        (
+            "fallback_used",
+            FallbackUsed(name="search", error=ERROR),
+            "WARNING",
+            "fallback used for 'search': HTTPStatusError('429')",
+        ),
+        (
+            "storm_started",
+            StormStarted(key=("search", 3), reason="calls", value=6000, bound=1000),
+            "WARNING",
+            "storm of ('search', 3) (calls): 6000, bound 1000",
+        ),
+        (
+            "storm_ended",
+            StormEnded(key="search", seconds=90, calls=9000),
+            "INFO",
+            "storm of 'search' is over: 9000 calls in 90.00 s",
+        ),
+        (
+            "spend_warned",
+            SpendWarned("search", 0.5, Decimal("5.01"), Decimal("12.30"), Decimal(10), "fraction"),
+            "WARNING",
+            "spending of 'search': 50% spent: 5.01 of 10, 12.30 projected",
+        ),
+        (
+            "spend_warned",
+            SpendWarned("search", 2, Decimal("1.01"), Decimal("4.00"), Decimal(10), "times_usual"),
+            "WARNING",
+            "spending of 'search': 2 times the usual: 1.01 of 10, 4.00 projected",
+        ),
+        (
+            "spend_stopped",
+            SpendStopped("search", Decimal("10.00"), Decimal(10), 3600),
+            "ERROR",
+            "spending of 'search' stopped: 10.00 of 10, for 3600.00 s",
+        ),
     ],
 )
 async def test_each_event_is_one_line(

@@ -13,23 +13,33 @@ import trio
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.thinning import Repeats, Thinning
 from trio_orchestrator.event import (
+    CircuitClosed,
+    CircuitHalfOpened,
+    CircuitIsolated,
+    CircuitOpened,
+    FallbackUsed,
     GateOpened,
     GateShut,
     GaveUp,
+    HedgeStarted,
     JobFinished,
     LimitChanged,
     QueueDropped,
     RetryScheduled,
+    SpendStopped,
+    SpendWarned,
+    StormEnded,
+    StormStarted,
 )
 
-_errors = Repr()  # also copes with an error that cannot show itself
-_errors.maxother = 300
+_short = Repr()  # also copes with an error that cannot show itself
+_short.maxother = _short.maxstring = 300
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What makes two lines equal: all but the times in them."""
+    """What makes two lines equal: all but the times and amounts in them."""
 
     level: int
     what: str
@@ -44,14 +54,15 @@ class LogInstrument(Instrument):
     attributes of the log record, prefixed: `orchestrator_event` ("retry_scheduled"), `orchestrator_name`,
     `orchestrator_attempt`, `orchestrator_error` (the exception itself) and so on.
 
-    Levels: a scheduled retry, a shut gate and dropped jobs are warnings; giving up is an error; a gate that opens and a
-    changed limit are infos; the end of a job is a debug line, or a warning if it failed and no "gave up" line was just
-    written for it.
+    Levels: a scheduled retry, a shut gate, dropped jobs, a circuit that opens or is isolated, a fallback, a storm and
+    much spending are warnings; giving up and spending that is stopped are errors; a gate or circuit that lets calls
+    through, a changed limit and the end of a storm are infos; a hedge is a debug line; so is the end of a job, or a
+    warning if it failed and no "gave up" line was just written for it.
 
-    Equal lines (pauses and elapsed times aside) are thinned: the first is written, then every 10 seconds how many more
-    there were. That is decided when an event arrives, by Trio's clock; what has not occurred for 10 seconds is written
-    in full again. `flush()` writes the counts that are still open. Memory is bounded: 500 different lines are
-    remembered, error texts are cut at 300 characters, and no exception is kept.
+    Equal lines (pauses, elapsed times and amounts aside) are thinned: the first is written, then every 10 seconds how
+    many more there were. That is decided when an event arrives, by Trio's clock; what has not occurred for 10 seconds
+    is written in full again. `flush()` writes the counts that are still open. Memory is bounded: 500 different lines
+    are remembered, the texts of errors and keys are cut at 300 characters, and no exception is kept.
 
     One instrument may serve many queues and policies of one `trio.run`. Writing is sync, and blocks as long as the
     handlers of the logger do.
@@ -104,7 +115,65 @@ class LogInstrument(Instrument):
 
     def limit_changed(self, event: LimitChanged, /) -> None:
         """Write an info: the concurrency was changed."""
-        self._write("limit_changed", event, logging.INFO, f"limit changed from {event.old:g} to {event.new:g}")
+        whose = f"limit of {event.name!r}" if event.name else "limit"
+        why = f" ({event.reason})" if event.reason else ""
+        self._write("limit_changed", event, logging.INFO, f"{whose} changed from {event.old:g} to {event.new:g}{why}")
+
+    def circuit_opened(self, event: CircuitOpened, /) -> None:
+        """Write a warning: a circuit breaker refuses calls."""
+        again = f" again ({event.openings} times in a row)" if event.openings > 1 else ""
+        what = f"circuit {event.name!r} opened{again}"
+        self._write("circuit_opened", event, logging.WARNING, what, event.error, f", for {event.cooldown:.2f} s")
+
+    def circuit_half_opened(self, event: CircuitHalfOpened, /) -> None:
+        """Write an info: a circuit breaker probes."""
+        what = f"circuit {event.name!r} half open: a call tries"
+        self._write("circuit_half_opened", event, logging.INFO, what, None, f", after {event.open_for:.2f} s")
+
+    def circuit_closed(self, event: CircuitClosed, /) -> None:
+        """Write an info: a circuit breaker lets calls through."""
+        what = f"circuit {event.name!r} {'reset' if event.reset else 'closed'}"
+        self._write("circuit_closed", event, logging.INFO, what, None, f", after {event.open_for:.2f} s")
+
+    def circuit_isolated(self, event: CircuitIsolated, /) -> None:
+        """Write a warning: an operator holds a circuit breaker open; an info when nobody does any more."""
+        state = f"isolated (held {_times(event.holds)})" if event.isolated else "no longer isolated"
+        level = logging.WARNING if event.isolated else logging.INFO
+        self._write("circuit_isolated", event, level, f"circuit {event.name!r} {state}")
+
+    def hedge_started(self, event: HedgeStarted, /) -> None:
+        """Write a debug line: a slow call got another copy."""
+        what = f"copy {event.copy} of {event.name!r} started"
+        self._write("hedge_started", event, logging.DEBUG, what, None, f", after {event.after:.2f} s")
+
+    def fallback_used(self, event: FallbackUsed, /) -> None:
+        """Write a warning: a substitute took the place of a result."""
+        what = f"fallback used for {event.name!r}"
+        self._write("fallback_used", event, logging.WARNING, what, event.error)
+
+    def storm_started(self, event: StormStarted, /) -> None:
+        """Write a warning: something is called far too often."""
+        moment = f": {event.value:g}, bound {event.bound:g}"
+        self._write(
+            "storm_started", event, logging.WARNING, f"storm of {_short.repr(event.key)} ({event.reason})", None, moment
+        )
+
+    def storm_ended(self, event: StormEnded, /) -> None:
+        """Write an info: it no longer is."""
+        what = f"storm of {_short.repr(event.key)} is over"
+        moment = f": {event.calls} calls in {event.seconds:.2f} s"
+        self._write("storm_ended", event, logging.INFO, what, None, moment)
+
+    def spend_warned(self, event: SpendWarned, /) -> None:
+        """Write a warning: much of what may be spent is spent, or will be."""
+        part = f"{event.fraction:g} times the usual" if event.reason == "times_usual" else f"{event.fraction:.0%} spent"
+        moment = f": {event.spent} of {event.limit}, {event.projected} projected"
+        self._write("spend_warned", event, logging.WARNING, f"spending of {event.name!r}: {part}", None, moment)
+
+    def spend_stopped(self, event: SpendStopped, /) -> None:
+        """Write an error: all of it is spent, and calls are refused."""
+        moment = f": {event.spent} of {event.limit}, for {event.seconds:.2f} s"
+        self._write("spend_stopped", event, logging.ERROR, f"spending of {event.name!r} stopped", None, moment)
 
     def flush(self) -> None:
         """Write how many equal lines were held back since the last count. Sync; needs no running Trio."""
@@ -156,6 +225,10 @@ def _of(attempt: int, attempts: float) -> str:
     return f"{attempt}" if attempts == math.inf else f"{attempt}/{attempts:g}"
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _failed(error: BaseException | None) -> str:
     return "returned a refused result" if error is None else "failed"
 
@@ -163,7 +236,7 @@ def _failed(error: BaseException | None) -> str:
 def _shown(error: BaseException | None) -> str:
     if error is None:
         return ""
-    return f": {' '.join(_errors.repr(error).split())}"
+    return f": {' '.join(_short.repr(error).split())}"
 
 
 def _extra(kind: str, event: Any) -> dict[str, Any]:

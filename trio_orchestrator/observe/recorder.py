@@ -8,16 +8,44 @@ import trio
 
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.event import (
+    CircuitClosed,
+    CircuitHalfOpened,
+    CircuitIsolated,
+    CircuitOpened,
+    FallbackUsed,
     GateOpened,
     GateShut,
     GaveUp,
+    HedgeStarted,
     JobFinished,
     LimitChanged,
     QueueDropped,
     RetryScheduled,
+    SpendStopped,
+    SpendWarned,
+    StormEnded,
+    StormStarted,
 )
 
-Event = RetryScheduled | GaveUp | JobFinished | QueueDropped | GateShut | GateOpened | LimitChanged
+Event = (
+    RetryScheduled
+    | GaveUp
+    | JobFinished
+    | QueueDropped
+    | GateShut
+    | GateOpened
+    | LimitChanged
+    | CircuitOpened
+    | CircuitHalfOpened
+    | CircuitClosed
+    | CircuitIsolated
+    | HedgeStarted
+    | FallbackUsed
+    | StormStarted
+    | StormEnded
+    | SpendWarned
+    | SpendStopped
+)
 """Whatever an `Instrument` may hear."""
 
 E = TypeVar("E", bound=Event)
@@ -84,6 +112,46 @@ class Recorder(Instrument):
         self._keep(event)
 
     def limit_changed(self, event: LimitChanged, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def circuit_opened(self, event: CircuitOpened, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def circuit_half_opened(self, event: CircuitHalfOpened, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def circuit_closed(self, event: CircuitClosed, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def circuit_isolated(self, event: CircuitIsolated, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def hedge_started(self, event: HedgeStarted, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def fallback_used(self, event: FallbackUsed, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def storm_started(self, event: StormStarted, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def storm_ended(self, event: StormEnded, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def spend_warned(self, event: SpendWarned, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def spend_stopped(self, event: SpendStopped, /) -> None:
         """Keep the event."""
         self._keep(event)
 
