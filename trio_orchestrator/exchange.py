@@ -11,7 +11,7 @@ import trio
 
 from trio_orchestrator.block import raise_untouched
 from trio_orchestrator.errors import RejectedError
-from trio_orchestrator.policies.failure import _EXHAUSTED, is_exhausted, mark_exhausted, mark_timeout
+from trio_orchestrator.policies.failure import is_exhausted, mark_exhausted, mark_timeout, unmark_exhausted
 from trio_orchestrator.queue.gates import Gate
 
 Send: TypeAlias = "Callable[[Exchange], Awaitable[httpx.Response]]"
@@ -93,7 +93,7 @@ class Exchange:
         if isinstance(error, Refused) and error.request is self.request:
             return self._answer(error)
         if error is self._failure:
-            vars(error).pop(_EXHAUSTED, None)  # one attempt is not in vain: an outer retry may know better
+            unmark_exhausted(error)  # one attempt is not in vain: an outer retry may know better
         try:
             raise_untouched(error)
         finally:

@@ -74,6 +74,11 @@ def mark_exhausted(error: BaseException) -> None:
     error.__dict__[_EXHAUSTED] = EXHAUSTIONS.count
 
 
+def unmark_exhausted(error: BaseException) -> None:
+    """Take the mark off again: whoever made it knows that an outer retry may do better."""
+    error.__dict__.pop(_EXHAUSTED, None)
+
+
 def is_exhausted(error: BaseException, since: int = 0) -> bool:
     """Tell whether a retry gave up on `error` after `EXHAUSTIONS.count` was `since`."""
     return getattr(error, _EXHAUSTED, 0) > since
@@ -85,14 +90,14 @@ class Matcher(Protocol):
     def __call__(self, error: BaseException, since: int = 0) -> bool: ...  # noqa: D102
 
 
-def matcher(on: On, *, exhausted_too: bool = False) -> Matcher:
+def matcher(on: On, *, exhausted_too: bool = False, permanent_too: bool = False) -> Matcher:
     """Turn `on` into a predicate on whatever an attempt raised.
 
     * A group matches if **all** its leaves match, nested ones too; `on` sees the leaves only. A `BaseExceptionGroup`
       that is not an `ExceptionGroup` never matches.
     * `trio.Cancelled`, `KeyboardInterrupt`, `SystemExit` and whatever else is no `Exception` never match; a predicate
       does not even see them.
-    * A permanent error never matches, an exhausted one only with `exhausted_too`.
+    * A permanent error matches only with `permanent_too`, an exhausted one only with `exhausted_too`.
 
     Raises:
         TypeError: `on` is none of the three, an async function, or names a type that can never match.
@@ -100,7 +105,9 @@ def matcher(on: On, *, exhausted_too: bool = False) -> Matcher:
     leaf = _leaf_predicate(on)
 
     def matches(error: BaseException, since: int = 0) -> bool:
-        if not isinstance(error, Exception) or getattr(error, "permanent", False) is True:
+        if not isinstance(error, Exception):
+            return False
+        if getattr(error, "permanent", False) is True and not permanent_too:
             return False
         if getattr(error, _EXHAUSTED, 0) > since and not exhausted_too:
             return False

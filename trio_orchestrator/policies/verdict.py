@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from trio_orchestrator.algorithms.argument import plain_function
 from trio_orchestrator.block import settle_later
 from trio_orchestrator.errors import RejectedError
-from trio_orchestrator.policies.failure import On, is_timeout, leaves, matcher
+from trio_orchestrator.policies.failure import GiveUp, On, is_timeout, leaves, matcher
 
 
 @final
@@ -42,7 +42,7 @@ class Judge:
 
     def __init__(self, on: On, neutral: On = (), classify: Callable[[Any], bool] | None = None) -> None:
         self._on, self._neutral = on, neutral
-        self._fails = matcher(on, exhausted_too=True)
+        self._fails = matcher(on, exhausted_too=True, permanent_too=True)
         self._says_nothing = _named("neutral", neutral)
         if classify is not None:
             plain_function("classify", classify)
@@ -59,7 +59,8 @@ class Judge:
     def of_error(self, error: BaseException) -> Verdict:
         """Judge what a call raised. Whatever is no `Exception` is neutral: see `report` for time-outs of ours.
 
-        A group is a failure if one of its leaves is, and neutral if all of them are.
+        A group is a failure if one of its leaves is, and neutral if all of them are. Marks that are about repeating make
+        no difference.
         """
         if not isinstance(error, Exception):
             return NEUTRAL
@@ -67,6 +68,8 @@ class Judge:
         return next(verdict for verdict in (FAILURE, SUCCESS, NEUTRAL) if verdict in verdicts)
 
     def _of_leaf(self, error: Any) -> Verdict:
+        if isinstance(error, GiveUp):  # an order to a retry: what counts is the error in it
+            return self.of_error(error.error)
         if isinstance(error, RejectedError):
             return NEUTRAL
         if is_timeout(error):
@@ -88,6 +91,6 @@ class Judge:
 
 def _named(name: str, on: On) -> Callable[[BaseException], bool]:
     try:
-        return matcher(on, exhausted_too=True)
+        return matcher(on, exhausted_too=True, permanent_too=True)
     except TypeError as error:
         raise TypeError(str(error).replace("on must", f"{name} must", 1)) from None
