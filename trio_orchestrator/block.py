@@ -141,22 +141,27 @@ def raise_untouched(error: BaseException) -> NoReturn:
 
 @final
 class Verdict:
-    """The end, not yet known, of a call under a time-out of ours. Guards inside it report through `settle_later`."""
+    """The end, not yet known, of a call under a scope of ours. Guards inside it report through `settle_later`."""
 
-    __slots__ = ("_closed", "_reports", "task")
+    __slots__ = ("_closed", "_reports", "_scope", "outer", "task")
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, scope: trio.CancelScope, outer: Verdict | None = None) -> None:
         self.task: Task = task
         """Where the call is made."""
+        self.outer: Verdict | None = outer
+        """The next one out, in the same context."""
+        self._scope = scope
         self._reports: list[Callable[[bool], None]] = []
         self._closed = False
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether its scope may be what just cancelled a call inside: one that is not cancelled yet cannot be."""
+        return not self._closed and self._scope.cancel_called
+
     def add(self, report: Callable[[bool], None]) -> None:
-        """Have `report` called when the end is known; at once, as neutral, by a task that outlived the call."""
-        if self._closed:
-            report(False)
-        else:
-            self._reports.append(report)
+        """Have `report` called when the end is known."""
+        self._reports.append(report)
 
     def close(self, *, timed_out: bool, outside: Task | None) -> None:
         """Settle the reports: our time-out is a failure; somebody else's cancellation is left to the next one out.
@@ -177,7 +182,7 @@ class VerdictHost(Protocol):
     """A task that runs call after call under time-outs of ours, and makes a verdict only if one is asked for."""
 
     def open_verdict(self) -> Verdict | None:
-        """Return the verdict on the present call, or None if it has no time-out."""
+        """Return the verdict on the present call, or None if nothing of ours has cancelled it."""
         ...
 
 
@@ -196,15 +201,17 @@ def verdict_hosts() -> dict[Task, VerdictHost]:
 
 
 def _verdict_around(task: Task | None) -> Verdict | None:
-    """Look for a verdict in a task and those around it.
+    """Look, in a task and those around it, for the innermost scope of ours that may have cancelled a call just now.
 
     A context variable alone would do for nested calls, but a context may come from elsewhere: a job runs in its
-    submitter's. So the variable counts only in the task that set it, and in the tasks inside.
+    submitter's. So a verdict counts only in the task that set it, and in the tasks inside.
     """
     here, hosts = _here.get(), verdict_hosts()
     while task is not None:
-        if here is not None and here.task is task:
-            return here
+        while here is not None and here.task is task:
+            if here.is_asked:
+                return here
+            here = here.outer
         host = hosts.get(task)
         verdict = host.open_verdict() if host is not None else None
         if verdict is not None:
@@ -218,8 +225,8 @@ def settle_later(report: Callable[[bool], None]) -> None:
     """For a guard whose call ended with `trio.Cancelled`: have `report(failed)` called once that is known.
 
     `failed` is True if a time-out of ours ended the call (a failure, for the guard), False if the cancellation was
-    somebody else's (neutral). With no time-out of ours around, `report(False)` is called at once. Sync; never raises
-    unless `report` does.
+    somebody else's (neutral). If no time-out of ours has passed by now, `report(False)` is called at once. Sync; never
+    raises unless `report` does.
     """
     verdict = _verdict_around(current_task())
     if verdict is None:
@@ -240,7 +247,7 @@ class _VerdictScope:
         self._scope = trio.CancelScope(deadline=deadline)
 
     def __enter__(self) -> Self:
-        self._verdict = Verdict(current_task())
+        self._verdict = Verdict(current_task(), self._scope, _here.get())
         self._token: Token[Verdict | None] = _here.set(self._verdict)
         self._scope.__enter__()
         return self

@@ -139,3 +139,31 @@ def test_a_failure_and_a_success_are_settled_by_the_guard_itself() -> None:
     service = Service(OSError(), "fine")
     run_virtual(lambda: retry.call(lambda: guard.call(service)))
     assert (guard.failures, guard.neutral) == (1, 0)
+
+
+def test_what_the_users_scope_ended_before_is_no_failure_when_our_time_out_fires_later() -> None:
+    async def main() -> None:
+        guard = Guard()
+
+        async def body() -> None:
+            for ended in range(1, 6):
+                with trio.move_on_after(1):
+                    await guard.call(trio.sleep_forever)
+                assert guard.neutral == ended  # known at once: our time-out has not passed
+            await trio.sleep_forever()
+
+        with pytest.raises(trio.TooSlowError):
+            await Timeout(10).call(body)
+        assert (guard.failures, guard.neutral) == (0, 5)
+
+    run_virtual(main)
+
+
+def test_of_two_time_outs_the_outer_one_that_fired_is_found_past_the_inner_one_that_did_not() -> None:
+    async def main() -> None:
+        guard = Guard()
+        with pytest.raises(trio.TooSlowError):
+            await Timeout(3).call(Timeout(10).call, guard.call, trio.sleep_forever)
+        assert (guard.failures, guard.neutral) == (1, 0)
+
+    run_virtual(main)

@@ -30,6 +30,11 @@ class CircuitState(enum.Enum):
 
 CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState
 
+_LONGEST_LEASE = 300.0
+"""Seconds to which a lease grows by itself: so often at least somebody else may probe."""
+_RAMP_PAUSE = 1.0
+"""Seconds within which one who is refused during a ramp may come again; the share that passes has grown by then."""
+
 
 @final
 class Refusal(NamedTuple):
@@ -170,7 +175,7 @@ class Circuit:
             share = 1 - (self._until - now) / self._rules.ramp
             self._ramp_credit += share
             if self._ramp_credit < 1:
-                return Refusal(CLOSED, self._rules.rng.uniform(0, self._until - now))
+                return Refusal(CLOSED, self._rules.rng.uniform(0, min(self._until - now, _RAMP_PAUSE)))
             self._ramp_credit -= 1
         return Permit(self.epoch, now)
 
@@ -187,9 +192,15 @@ class Circuit:
                 return Refusal(HALF_OPEN, math.inf)
             oldest.replaced = True
             del self.out[oldest]
+            self._lengthen_lease()
         permit = Permit(self.epoch, now, now + self._lease)
         self.out[permit] = None
         return permit
+
+    def _lengthen_lease(self) -> None:
+        """Double a lease that was not named: where calls take longer, each probe would be replaced, for ever."""
+        if self._rules.probe_lease is None:
+            self._lease = max(self._lease, min(max(1.0, 2 * self._lease), _LONGEST_LEASE))
 
     def give_back(self, permit: Permit) -> None:
         """Let another probe in the place of a call that has ended, while its verdict is still to come."""

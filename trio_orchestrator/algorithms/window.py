@@ -6,6 +6,7 @@ from collections import deque
 from typing import final
 
 _BUCKETS = 10
+_LEAST = 1e-6  # seconds: Trio's clock resolves no less
 
 
 @final
@@ -47,7 +48,7 @@ class TimeWindow:
     __slots__ = ("_before", "_fresh", "_fresh_bad", "_ring", "_slot", "_width", "bad")
 
     def __init__(self, seconds: float) -> None:
-        self._width: float = seconds / _BUCKETS
+        self._width: float = max(seconds, _LEAST) / _BUCKETS
         self._slot = 0
         """The number of the present bucket; its counts are kept apart, since they alone change."""
         self._fresh = self._fresh_bad = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -69,6 +70,7 @@ class CircuitBreaker(Policy):
     * Any other exception means that the dependency answered: a success.
     * A call that is cancelled by somebody else, refused by a policy further in, or ends with an exception covered by
       `neutral`, says nothing. A probe that ends so gives its place to another, and the state stays.
+    * Of a group, each exception is judged: it is a failure if one of them is, and says nothing if all say nothing.
     * A call counts only if the circuit has not changed since it was let in: a slow success from before an outage closes
       nothing, a slow failure opens nothing.
 
@@ -83,7 +85,8 @@ class CircuitBreaker(Policy):
         cooldown: Seconds of refusing, > 0 and finite; or a `Backoff`, asked for the first, second, ... opening in a
             row, such as `Exponential(base=5, cap=300)`.
         probes: How many calls may be in flight while half-open, >= 1.
-        probe_lease: Seconds after which a probe may be replaced, > 0. Default: the present cooldown.
+        probe_lease: Seconds after which a probe may be replaced, > 0. Default: the present cooldown, doubled each time
+            a probe was replaced (up to 300), so that slow calls get the time they need.
         close_after: So many successful probes close it, and one that fails opens it again. Or a fraction below 1: of
             `probes` results, that share must be successes.
         slow_call: A call that takes longer than so many seconds is slow, for a `SlowRatio`; a probe that is slow has
@@ -120,6 +123,7 @@ class CircuitBreaker(Policy):
         "_simple",
         "_slow_call",
         "_state",
+        "_untold",
         "name",
     )
 
@@ -169,6 +173,7 @@ class CircuitBreaker(Policy):
         self._cause: BaseException | None = None
         self._state: Value[CircuitState] = Value(CLOSED)
         self._changes: News[CircuitState] = News()
+        self._untold: deque[tuple[list[Callable[[Any], None]], object]] = deque()
 
     def __repr__(self) -> str:
         circuit = self._circuit
@@ -398,7 +403,7 @@ class CircuitBreaker(Policy):
         if (circuit.holds > 0) is not before:
             self._publish(ISOLATED if circuit.holds else circuit.mode)
             if self._isolated:
-                emit(self._isolated, CircuitIsolated(self.name, circuit.holds > 0, circuit.holds))
+                self._tell(self._isolated, CircuitIsolated(self.name, circuit.holds > 0, circuit.holds))
 
     def _turned(self, error: BaseException | None, now: float, *, reset: bool = False) -> None:
         """Tell, once, that `mode` has changed."""
@@ -410,11 +415,23 @@ class CircuitBreaker(Policy):
         if not circuit.holds:
             self._publish(circuit.mode)
         if circuit.mode is OPEN and self._opened:
-            emit(self._opened, CircuitOpened(self.name, circuit.cooldown, circuit.openings, error))
+            self._tell(self._opened, CircuitOpened(self.name, circuit.cooldown, circuit.openings, error))
         elif circuit.mode is HALF_OPEN and self._half_opened:
-            emit(self._half_opened, CircuitHalfOpened(self.name, now - circuit.opened_at))
+            self._tell(self._half_opened, CircuitHalfOpened(self.name, now - circuit.opened_at))
         elif circuit.mode is CLOSED and self._closed:
-            emit(self._closed, CircuitClosed(self.name, now - circuit.first_opened_at, reset))
+            self._tell(self._closed, CircuitClosed(self.name, now - circuit.first_opened_at, reset))
+
+    def _tell(self, hooks: list[Callable[[Any], None]], event: object) -> None:
+        """Tell an event; one that a hook causes is told when all have heard the one before."""
+        self._untold.append((hooks, event))
+        if len(self._untold) > 1:
+            return
+        try:
+            while self._untold:
+                emit(*self._untold[0])
+                self._untold.popleft()
+        finally:
+            self._untold.clear()
 
     def _publish(self, state: CircuitState) -> None:
         self._changes.tell(state)

@@ -59,8 +59,8 @@ class Judge:
     def of_error(self, error: BaseException) -> Verdict:
         """Judge what a call raised. Whatever is no `Exception` is neutral: see `report` for time-outs of ours.
 
-        A group is a failure if one of its leaves is, and neutral if all of them are. Marks that are about repeating make
-        no difference.
+        A group is a failure if one of its leaves is, and neutral if all of them are. Marks that are about repeating
+        make no difference.
         """
         if not isinstance(error, Exception):
             return NEUTRAL

@@ -250,9 +250,10 @@ class Worker:
         return True
 
     def open_verdict(self) -> Verdict | None:
-        """Return the verdict on the body that runs, if it has a deadline: guards inside want to know how it ended."""
-        if self._verdict is None and (self.armed < _NEVER or self.caller is not None) and self.task is not None:
-            self._verdict = Verdict(self.task)
+        """Return the verdict on the body that runs, if our scope is cancelled: guards inside want to know by what."""
+        task, scope = self.task, self.scope
+        if self._verdict is None and task is not None and scope is not None and scope.cancel_called:
+            self._verdict = Verdict(task, scope)
         return self._verdict
 
     def _close_verdict(self, task: Task, *, timed_out: bool = False) -> None:
