@@ -6,6 +6,7 @@
   at each of its checkpoints.
 * `Stepper` drives one run from synchronous code: `start` a call, `advance` the clock, `cancel`. It is made for
   Hypothesis' `RuleBasedStateMachine`.
+* `no_storm` fails a test in which something is attempted too often.
 * `SchedulerPasses`, `assert_no_tokens` and `assert_no_waiters` find what spins and what was not given back.
 
 Trio promises no order between tasks that are ready together, but Hypothesis pins it to one, in which a race may stay
@@ -36,11 +37,13 @@ from trio_orchestrator.testing.harness import (
 )
 from trio_orchestrator.testing.injection import CancelAt, cancelled_everywhere, every_checkpoint
 from trio_orchestrator.testing.stepper import Call, StepClock, Stepper
+from trio_orchestrator.testing.storm import NoStorm, no_storm
 
 __all__ = [
     "Call",
     "CancelAt",
     "Hung",
+    "NoStorm",
     "SchedulerPasses",
     "StepClock",
     "Stepper",
@@ -48,6 +51,7 @@ __all__ = [
     "assert_no_waiters",
     "cancelled_everywhere",
     "every_checkpoint",
+    "no_storm",
     "run_virtual",
     "task_tree",
 ]
