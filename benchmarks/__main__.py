@@ -1,21 +1,29 @@
-"""``python -m benchmarks queue | retry | explore``."""
+"""``python -m benchmarks queue | retry | policies | adaptive | explore``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 
 from benchmarks import explore
 from benchmarks.measure import TARGETS, Figure
 from benchmarks.report import as_markdown, as_text
+
+_MODULES = {
+    "queue": "jobs, slots, waiting, imports",
+    "retry": "one call under a retry policy",
+    "policies": "breaker, rate limiter, stacks: price and accuracy",
+    "adaptive": "adaptive limits on the scenarios of the published controllers",
+}
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("queue", "jobs, slots, waiting, imports"), ("retry", "one call under a retry policy")):
+    for name, text in _MODULES.items():
         _add_figures(commands.add_parser(name, help=text))
     _add_explore(commands.add_parser("explore", help="property tests with fresh seeds", allow_abbrev=False))
     options, rest = parser.parse_known_args(words)
@@ -46,9 +54,8 @@ def measured(command: str, quick: bool, only: list[str] | None) -> Iterator[Figu
 
         yield from queue.figures(quick, only or queue.FIGURES)
     else:
-        from benchmarks import retry
-
-        yield from (figure for figure in retry.figures(quick) if not only or figure.figure in only)
+        module = import_module(f"benchmarks.{command}")
+        yield from (figure for figure in module.figures(quick) if not only or figure.figure in only)
 
 
 def shown(figures: Iterable[Figure], options: argparse.Namespace) -> Iterator[Figure]:

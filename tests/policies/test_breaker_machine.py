@@ -234,11 +234,8 @@ class BreakerMachine(RuleBasedStateMachine):
         one.call.cancel()
         self.stepper.settle()
         self.model.leave(one.model)
-        if one.kind == "lingering":
-            one.ends_at, one.verdict_at, one.failed = math.inf, self.model.now + LINGERING, None
-        else:
-            self.running.remove(one)
-            self.model.end(one.model, None)
+        self.running.remove(one)  # if it lingers, then outside the guard; and no time-out of ours has passed
+        self.model.end(one.model, None)
 
     def in_body(self) -> list[Running]:
         return [one for one in self.running if one.verdict_at == math.inf]

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.lowlevel import Task
 
+import tests.policies.scenarios  # noqa: F401 - it registers its own
 import trio_orchestrator
 from tests.queue.bodies import Bodies
 from tests.queue.scenarios import RETRY, SCENARIOS, SEEDS, Items, Scenario, scenario
@@ -235,7 +236,9 @@ def _is_async(member: object) -> bool:
         return False
     returns = str(inspect.signature(member).return_annotation)
     waits = ("AsyncContextManager", "Coroutine[", "Awaitable[", "AsyncIterator[", "AsyncGenerator[")
-    return inspect.iscoroutinefunction(member) or any(name in returns for name in waits)
+    module = inspect.getmodule(inspect.unwrap(member))
+    entered = hasattr(getattr(module, returns, None), "__aenter__")  # a class of ours: `async with x.slot():`
+    return inspect.iscoroutinefunction(member) or entered or any(name in returns for name in waits)
 
 
 def public_async_operations() -> set[str]:

@@ -47,6 +47,10 @@ class Timeout(Policy):
         """How long a call may take."""
         return self._seconds
 
+    def parameters(self) -> dict[str, object]:
+        """Return what it was made with."""
+        return {"seconds": self._seconds}
+
     def __repr__(self) -> str:
         return f"Timeout({self._seconds:g})"
 

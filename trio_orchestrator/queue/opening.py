@@ -13,6 +13,7 @@ import trio
 from trio_orchestrator.abc import Instrument, Policy, RandomSource
 from trio_orchestrator.algorithms.argument import at_least
 from trio_orchestrator.block import open_block
+from trio_orchestrator.policies.adaptive import AdaptiveLimiter
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.engine import Engine
 from trio_orchestrator.queue.failures import Failures
@@ -57,7 +58,7 @@ _opened = asynccontextmanager(_open_queue)
 def open_task_queue(
     *,
     concurrency: float | None = None,
-    limiter: trio.CapacityLimiter | None = None,
+    limiter: trio.CapacityLimiter | AdaptiveLimiter | None = None,
     retry: Retry | None = None,
     protect: Policy | None = None,
     cooldown: Cooldown | None = None,
@@ -89,7 +90,8 @@ def open_task_queue(
     Args:
         concurrency: How many jobs may run at once, >= 1 or `math.inf`. Default 3.
         limiter: Instead, a `trio.CapacityLimiter` that several queues, or other code, share: none starves another,
-            since a queue passes a token on after 16 jobs or 1 ms.
+            since a queue passes a token on after 16 jobs or 1 ms. Or an `AdaptiveLimiter`, which finds the number from
+            how the attempts end.
         retry: Repeats failed attempts, outside the slots. Default: no retries.
         protect: A policy around every attempt. When *it* refuses (`RejectedError`) the attempt does not count, the job
             keeps its place, and the gate shuts until `retry_after`; if that is not known, for a random time of at most

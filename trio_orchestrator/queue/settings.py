@@ -12,6 +12,7 @@ import trio
 
 from trio_orchestrator.abc import Instrument, Policy, RandomSource
 from trio_orchestrator.algorithms.argument import above, count, random_source
+from trio_orchestrator.policies.adaptive import AdaptiveLimiter
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
@@ -77,7 +78,7 @@ class Settings:
 def checked(
     *,
     concurrency: float | None,
-    limiter: trio.CapacityLimiter | None,
+    limiter: trio.CapacityLimiter | AdaptiveLimiter | None,
     retry: Retry | None,
     protect: Policy | None,
     cooldown: Cooldown | None,
@@ -101,7 +102,7 @@ def checked(
     slots = 3 if concurrency is None else concurrency
     check_concurrency(slots, 1)
     for parameter, value, kinds in (
-        ("limiter", limiter, (trio.CapacityLimiter, type(None))),
+        ("limiter", limiter, (trio.CapacityLimiter, AdaptiveLimiter, type(None))),
         ("retry", retry, (Retry, type(None))),
         ("protect", protect, (Policy, type(None))),
         ("cooldown", cooldown, (Cooldown, type(None))),
@@ -114,6 +115,8 @@ def checked(
     random_source("rng", rng)
     if per_key_order is KeyOrder.STRICT and per_key == math.inf:
         raise ValueError("per_key_order=STRICT needs per_key")
+    if isinstance(limiter, AdaptiveLimiter):
+        protect, limiter = _measured_by(limiter, protect), limiter.tokens
     limit = slots if limiter is None else limiter.total_tokens
     return Settings(
         concurrency=slots,
@@ -135,6 +138,15 @@ def checked(
         instruments=_instruments(instruments),
         rng=rng,
     )
+
+
+def _measured_by(limiter: AdaptiveLimiter, protect: Policy | None) -> Policy:
+    """Return what surrounds each attempt: `protect`, and inside it what measures, so that no wait is measured."""
+    if protect is None:
+        return limiter.measured
+    from trio_orchestrator.policies.stack import Stack  # only here: it knows every policy, and most queues need none
+
+    return Stack(protect, limiter.measured)
 
 
 def _check_kind(parameter: str, value: object, kinds: tuple[type[object], ...]) -> None:
