@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, cast, final
 
 from trio import current_time
+from trio.lowlevel import in_trio_run
 
 from trio_orchestrator.abc import Backoff, Instrument, Policy, RandomSource
-from trio_orchestrator.algorithms.argument import above, at_least, count, random_source
-from trio_orchestrator.algorithms.chance import CHANCE
-from trio_orchestrator.algorithms.circuit import Circuit, CircuitState, Permit, Refusal, Rules
-from trio_orchestrator.algorithms.trip import Ratio, Trip
-from trio_orchestrator.block import Hooks, emit
+from trio_orchestrator.algorithms.argument import above, at_least, random_source
+from trio_orchestrator.algorithms.circuit import Circuit, CircuitState, Permit, Refusal
+from trio_orchestrator.algorithms.trip import Trip
 from trio_orchestrator.errors import CircuitOpenError
-from trio_orchestrator.event import CircuitClosed, CircuitHalfOpened, CircuitIsolated, CircuitOpened
 from trio_orchestrator.policies.circuit_guard import CircuitGuard, Isolation
+from trio_orchestrator.policies.circuit_rules import circuit_rules, whole
 from trio_orchestrator.policies.failure import On
+from trio_orchestrator.policies.herald import Herald
 from trio_orchestrator.policies.verdict import FAILURE, NEUTRAL, Judge, Verdict
-from trio_orchestrator.value import Changes, News, Value
+from trio_orchestrator.value import Changes
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -111,19 +110,13 @@ class CircuitBreaker(Policy):
 
     __slots__ = (
         "_cause",
-        "_changes",
         "_circuit",
         "_close_after",
-        "_closed",
-        "_half_opened",
-        "_isolated",
+        "_herald",
         "_judge",
-        "_opened",
         "_rules",
         "_simple",
         "_slow_call",
-        "_state",
-        "_untold",
         "name",
     )
 
@@ -147,39 +140,29 @@ class CircuitBreaker(Policy):
         random_source("rng", rng)
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"name must be a str, got {name!r}")
-        probes = _whole("probes", probes)
-        needed, tolerated = _closing(close_after, probes)
         self._close_after = close_after
         self._slow_call = above("slow_call", slow_call, 0)
-        self._rules = Rules(
-            trip=_checked_trip(trip, slow_call),
-            cooldown=cooldown if isinstance(cooldown, Backoff) else above("cooldown", cooldown, 0, finite=True),
+        self._rules = circuit_rules(
+            trip=trip,
+            cooldown=cooldown,
             probes=probes,
-            probe_lease=None if probe_lease is None else above("probe_lease", probe_lease, 0),
-            needed=needed,
-            tolerated=tolerated,
-            ramp=at_least("ramp", ramp, 0, finite=True),
-            rng=CHANCE if rng is None else rng,
+            probe_lease=probe_lease,
+            close_after=close_after,
+            slow_call=self._slow_call,
+            ramp=ramp,
+            rng=rng,
         )
         self._judge = Judge(on, neutral, classify)
         self._simple = classify is None and slow_call == math.inf
         self.name: str = name
-        hooks = Hooks(instruments)
-        self._opened = hooks.of("circuit_opened")
-        self._half_opened = hooks.of("circuit_half_opened")
-        self._closed = hooks.of("circuit_closed")
-        self._isolated = hooks.of("circuit_isolated")
         self._circuit = Circuit(self._rules)
         self._cause: BaseException | None = None
-        self._state: Value[CircuitState] = Value(CLOSED)
-        self._changes: News[CircuitState] = News()
-        self._untold: deque[tuple[list[Callable[[Any], None]], object]] = deque()
+        self._herald = Herald(name, instruments)
 
     def __repr__(self) -> str:
         circuit = self._circuit
-        return (
-            f"<CircuitBreaker {self.name!r} {self._state.value.value}, {circuit.failures} of {circuit.admitted} failed>"
-        )
+        state = self.state if in_trio_run() else circuit.mode
+        return f"<CircuitBreaker {self.name!r} {state.value}, {circuit.failures} of {circuit.admitted} failed>"
 
     def parameters(self) -> dict[str, object]:
         """Return what it was made with."""
@@ -366,7 +349,7 @@ class CircuitBreaker(Policy):
             self.reset()
         else:
             seconds = at_least("seconds", state.get("seconds"), 0, finite=True)
-            openings = _whole("openings", state.get("openings"))
+            openings = whole("openings", state.get("openings"))
             self._step(None, self._reopen, max(0.0, seconds - age), openings)
 
     def _reopen(self, seconds: float, openings: int) -> None:
@@ -377,14 +360,14 @@ class CircuitBreaker(Policy):
 
         It closes only if calls are made: somebody has to probe.
         """
-        await self._state.wait_value(_is_closed)
+        await self._herald.wait_closed()
 
     def changes(self) -> Changes[CircuitState]:
         """Iterate over its changes from now on: `async for state in breaker.changes():`. None is lost, however slow.
 
         What has not been taken is kept in memory for as long as the iterator lives.
         """
-        return Changes(self._changes)
+        return Changes(self._herald.news)
 
     # --------------------------------------------------------------------------------------------- changing
 
@@ -401,69 +384,10 @@ class CircuitBreaker(Policy):
         before = circuit.holds > 0
         step()
         if (circuit.holds > 0) is not before:
-            self._publish(ISOLATED if circuit.holds else circuit.mode)
-            if self._isolated:
-                self._tell(self._isolated, CircuitIsolated(self.name, circuit.holds > 0, circuit.holds))
+            self._herald.isolated(circuit)
 
     def _turned(self, error: BaseException | None, now: float, *, reset: bool = False) -> None:
         """Tell, once, that `mode` has changed."""
-        circuit = self._circuit
-        if circuit.mode is OPEN:
+        if self._circuit.mode is not HALF_OPEN:
             self._cause = error
-        elif circuit.mode is CLOSED:
-            self._cause = None
-        if not circuit.holds:
-            self._publish(circuit.mode)
-        if circuit.mode is OPEN and self._opened:
-            self._tell(self._opened, CircuitOpened(self.name, circuit.cooldown, circuit.openings, error))
-        elif circuit.mode is HALF_OPEN and self._half_opened:
-            self._tell(self._half_opened, CircuitHalfOpened(self.name, now - circuit.opened_at))
-        elif circuit.mode is CLOSED and self._closed:
-            self._tell(self._closed, CircuitClosed(self.name, now - circuit.first_opened_at, reset))
-
-    def _tell(self, hooks: list[Callable[[Any], None]], event: object) -> None:
-        """Tell an event; one that a hook causes is told when all have heard the one before."""
-        self._untold.append((hooks, event))
-        if len(self._untold) > 1:
-            return
-        try:
-            while self._untold:
-                emit(*self._untold[0])
-                self._untold.popleft()
-        finally:
-            self._untold.clear()
-
-    def _publish(self, state: CircuitState) -> None:
-        self._changes.tell(state)
-        self._state.value = state
-
-
-def _is_closed(state: CircuitState) -> bool:
-    return state is CLOSED
-
-
-def _checked_trip(trip: Trip | None, slow_call: float) -> Trip:
-    if trip is None:
-        trip = Ratio(0.5)
-    if not isinstance(trip, Trip):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"trip must be a Trip rule such as Ratio(0.5), got {trip!r}")
-    if trip.sees_slow is not (slow_call < math.inf):
-        raise TypeError("slow_call must be given together with a SlowRatio in trip, and only then")
-    return trip
-
-
-def _closing(close_after: float, probes: int) -> tuple[int, int]:
-    """Return how many probes must succeed, and how many may fail."""
-    if 0 < above("close_after", close_after, 0, finite=True) < 1:
-        needed = math.ceil(close_after * probes)
-        if (needed - 1) / probes >= close_after:  # 0.07 * 100 is more than 7
-            needed -= 1
-        return needed, probes - needed
-    return _whole("close_after", close_after), 0
-
-
-def _whole(name: str, value: object) -> int:
-    number = count(name, value, 1)
-    if number == math.inf:
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    return int(number)
+        self._herald.turned(self._circuit, error, now, reset=reset)

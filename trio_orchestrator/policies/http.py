@@ -60,6 +60,9 @@ class HttpRetryAfter:
         plain_function("wall", wall)
         self._wall = wall
 
+    def __repr__(self) -> str:
+        return "HttpRetryAfter()" if self._wall is time.time else f"HttpRetryAfter(wall={self._wall!r})"
+
     def __call__(self, failure: object) -> float | None:
         """Return the seconds to wait (0: at once), or None: no such header, or nonsense in it."""
         headers = getattr(getattr(failure, "response", failure), "headers", None)

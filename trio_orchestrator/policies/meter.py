@@ -174,6 +174,11 @@ class CallMeter(Policy, Instrument):
         self._watchers: tuple[Watcher, ...] = ()
         self._remember = 1  # so many failures of a kind, one after the other
 
+    def parameters(self) -> dict[str, object]:
+        """Return what it was made with."""
+        told = {"window": self._window, "key": self._key, "usual_over": self._usual_over, "max_keys": self._max_keys}
+        return {**told, **self._judge.parameters(), "name": self._name}
+
     def __repr__(self) -> str:
         return f"<CallMeter {self._name!r} window {self._window:g} s, {len(self._traffic)} keys>"
 

@@ -231,6 +231,10 @@ class RateLimits(Policy):
         """The members."""
         return self._limiters
 
+    def parameters(self) -> dict[str, object]:
+        """Return its members."""
+        return {"limiters": self._limiters}
+
     @property
     def is_idle(self) -> bool:
         """Whether all members are as good as new. Only inside a run of Trio."""

@@ -63,6 +63,12 @@ class RateLimit(Policy):
         self._line = Line(rule, name, max_waiting, at_least("max_wait", max_wait, 0))
         self._began_with = repr(rule)
 
+    def parameters(self) -> dict[str, object]:
+        """Return what it was made with; the rate as it is now."""
+        line = self._line
+        told: dict[str, object] = {"limit": self.limit, "per": self.per, "burst": self.burst}
+        return {**told, "max_waiting": line.max_waiting, "max_wait": line.max_wait, "name": line.name}
+
     @property
     def name(self) -> str:
         """What errors call it."""

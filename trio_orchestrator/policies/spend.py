@@ -163,6 +163,17 @@ class SpendGuard(Policy):
     def _new_account(self) -> Account:
         return Account(self._price, self._limit, self._fractions)
 
+    def parameters(self) -> dict[str, object]:
+        """Return what it was made with."""
+        told: dict[str, object] = {"price": self._price, "limit": self._limit, "per": self._per}
+        return {
+            **told,
+            "warn_at": self._fractions,
+            "times_usual": self._times_usual,
+            "gate": self._gate,
+            "name": self._name,
+        }
+
     def __repr__(self) -> str:
         return f"<SpendGuard {self._name!r} {self._account.ledger.spent} of {self._limit} a {self._per}>"
 

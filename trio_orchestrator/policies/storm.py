@@ -149,6 +149,14 @@ class StormAlarm(Policy, Instrument):
         if self._calls == self._ratio == self._times_usual == inf and not self._spacing:
             raise ValueError("calls must be given, or retries_ratio, spacing or times_usual")
 
+    def parameters(self) -> dict[str, object]:
+        """Return the rules that it was made with; those that were not given are left out."""
+        rules = {"calls": self._calls, "retries_ratio": self._ratio, "times_usual": self._times_usual}
+        told: dict[str, object] = {name: bound for name, bound in rules.items() if bound < inf}
+        if self._spacing:
+            told |= {"spacing": self._spacing, "alike": self._alike}
+        return {**told, "meter": self._meter, "name": self._name}
+
     def __repr__(self) -> str:
         return f"<StormAlarm {self._name!r} {len(self._episodes)} storming, {self._storms} storms>"
 
