@@ -43,6 +43,7 @@ def test_a_tie_is_no_reason_to_shrink() -> None:
     quiet = [0.1] * 40
     assert fed(ARC(initial=20), *quiet, in_flight=3) == [20] * 40
     assert fed(ARC(initial=20), *[0.1 + n % 3 * 1e-9 for n in range(40)], in_flight=3) == [20] * 40
+    assert fed(ARC(initial=20), *[0.1000004 + n % 2 * 2e-7 for n in range(40)], in_flight=3) == [20] * 40
     theirs = PublishedARC().control(Random(1))
     grow_to(theirs, 20)
     after = [theirs.update(Sample(100 + n / 10, 0.1, 3, False))[0] for n in range(40)]
@@ -70,3 +71,10 @@ def test_an_old_drop_does_not_shrink_again_but_is_no_reason_to_grow_either() -> 
     control.update(Sample(5.05, 0.06, 9, True))
     assert control.update(Sample(5.1, 0.1, 9, False)) == (9, "steady")
     assert control.update(Sample(5.2, 0.1, 9, False)) == (10, "growing")
+
+
+def test_what_was_slow_before_the_limit_fell_does_not_shrink_it_again() -> None:
+    control = ARC().control(Random(1))
+    grow_to(control, 10)
+    assert control.update(Sample(5.0, 0.5, 10, False)) == (9, "queueing")
+    assert control.update(Sample(5.1, 5.0, 10, False)) == (9, "steady")

@@ -61,7 +61,7 @@ def test_a_count_may_be_unlimited() -> None:
     ],
 )
 def test_what_is_out_of_bounds_is_a_value_error(check: Check, value: float, message: str) -> None:
-    with pytest.raises(ValueError, match="^size must be") as caught:
+    with pytest.raises(ValueError, match=r"^size must be") as caught:
         check("size", value)
     assert str(caught.value) == f"size must be {message}, got {value!r}"
 

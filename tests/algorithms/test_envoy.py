@@ -82,3 +82,16 @@ def test_the_quantile_counts_and_not_the_mean() -> None:
 
     assert grown(EnvoyGradient(requests=1, interval=15)) == 5
     assert grown(EnvoyGradient(requests=1, interval=15, quantile=0.9)) == 3
+
+
+def test_jitter_spreads_the_measurements_of_many() -> None:
+    def measured_again_at(seed: int, jitter: float) -> float:
+        control, now = EnvoyGradient(interval=0, jitter=jitter).control(Random(seed)), 0.0
+        while control.update(Sample(now, 0.1, int(control.limit), False))[1] != "measuring" or now < 20:
+            now += 0.1
+        return now
+
+    times = {measured_again_at(seed, 0.15) for seed in range(10)}
+    assert 64.8 < min(times) < 68 < max(times) < 74.2  # 50 calls of 100 ms, a minute, and up to 15 % more
+    assert len(times) > 5
+    assert len({measured_again_at(seed, 0) for seed in range(10)}) == 1

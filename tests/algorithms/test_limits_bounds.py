@@ -85,7 +85,7 @@ def test_the_defaults(kind: Any) -> None:
 def test_the_bounds_may_meet_and_there_may_be_none_above(kind: Any) -> None:
     initial = {"initial": 30} if "initial" in DEFAULTS[kind] else {}
     assert kind(minimum=30, maximum=30, **initial).clamp(50) == 30
-    assert kind(minimum=1, maximum=1, **{name: 1 for name in initial}).clamp(5) == 1
+    assert kind(minimum=1, maximum=1, **dict.fromkeys(initial, 1)).clamp(5) == 1
     assert kind(minimum=30, maximum=math.inf, **initial).clamp(1e9) == 1e9
     assert kind(minimum=1, shrink=0.001).shrink == 0.001
     with pytest.raises(ValueError, match=r"^maximum must be >= 30, got 29$"):
@@ -107,7 +107,7 @@ def test_the_initial_limit_is_within_the_bounds(kind: Any) -> None:
     assert [kind(minimum=5, maximum=50, initial=initial).initial for initial in (5, 50.0)] == [5, 50]
     assert type(kind(initial=50.0).initial) is int
     for initial, bound in ((4, ">= 5 and finite"), (51, "<= maximum=50"), (5.5, "a whole number or math.inf")):
-        with pytest.raises(ValueError, match="^initial must be") as caught:
+        with pytest.raises(ValueError, match=r"^initial must be") as caught:
             kind(minimum=5, maximum=50, initial=initial)
         assert str(caught.value) == f"initial must be {bound}, got {initial!r}"
 
@@ -135,10 +135,10 @@ def test_shares() -> None:
     assert (between("share", 0.5, 0, 1), fraction("share", 1), fraction("share", 1e-9)) == (0.5, 1, 1e-9)
     assert [type(fraction("share", 1)), type(between("share", 2, 1, 3))] == [float, float]
     for bad, bound in ((1, "< 1"), (0, "> 0"), (math.nan, "> 0")):
-        with pytest.raises(ValueError, match="^share must be") as caught:
+        with pytest.raises(ValueError, match=r"^share must be") as caught:
             between("share", bad, 0, 1)
         assert str(caught.value) == f"share must be {bound}, got {bad!r}"
     for bad, bound in ((1.0001, "<= 1"), (0, "> 0"), (math.nan, "> 0")):
-        with pytest.raises(ValueError, match="^share must be") as caught:
+        with pytest.raises(ValueError, match=r"^share must be") as caught:
             fraction("share", bad)
         assert str(caught.value) == f"share must be {bound}, got {bad!r}"

@@ -48,10 +48,8 @@ def test_a_slow_drop_counts_in_a_probe_too_once_something_was_answered() -> None
     assert control.update(Sample(now - 1, 1.0, 20, True))[1] == "same round trip"
     assert control.update(Sample(now, 1 / 8, 7, False)) == (7, "probing")
     assert control.update(Sample(now - 1, 1.25, 7, True)) == (7, "dropped")
-    for _ in range(9):
-        now += 1 / 8
-        answer = control.update(Sample(now, 1 / 8, 7, False))
-    assert answer == (18, "probed")
+    answers = [control.update(Sample(now + n / 8, 1 / 8, 7, False)) for n in range(1, 10)]
+    assert answers == [*[(7, "probing")] * 8, (18, "probed")]
 
 
 def test_in_a_probe_too_a_hundred_drops_of_one_round_trip_are_one() -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from tests.mutation.mutant import Mutant, mutants
-from tests.mutation.subject import UNCOVERED, module_of, modules, survivors, files_of
+from tests.mutation.subject import UNCOVERED, files_of, module_of, modules, survivors
 from tests.mutation.workshop import PROFILE, Workshop
 
 

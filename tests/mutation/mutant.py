@@ -83,7 +83,9 @@ def mutants(module: str) -> list[Mutant]:
 class _Edit:
     """Another node in the place of one, and back."""
 
-    def __init__(self, holder: ast.AST, field: str, index: int | None, new: ast.AST, scope: str, shown: ast.AST) -> None:
+    def __init__(
+        self, holder: ast.AST, field: str, index: int | None, new: ast.AST, scope: str, shown: ast.AST
+    ) -> None:
         self._holder, self._field, self._index, self._new = holder, field, index, new
         before = ast.unparse(shown)
         if shown is self._old():
@@ -146,7 +148,10 @@ def _is_untouched(node: ast.AST) -> bool:
 
 
 def _is_condition(holder: ast.AST, field: str) -> bool:
-    return isinstance(holder, (ast.If, ast.While, ast.IfExp, ast.Assert, ast.comprehension)) and field in ("test", "ifs")
+    return isinstance(holder, (ast.If, ast.While, ast.IfExp, ast.Assert, ast.comprehension)) and field in (
+        "test",
+        "ifs",
+    )
 
 
 def _shown(node: ast.AST, above: tuple[ast.AST, ...]) -> ast.AST:

@@ -50,7 +50,20 @@ settings.register_profile(
 _OURS = ("trio_orchestrator", "tests")
 _WARM = ("hypothesis.stateful", "pytest_timeout", "pytest_trio.plugin", "trio.testing", "trio_orchestrator.testing")
 _KEPT = ("tests", "tests.mutation", "trio_orchestrator.algorithms.chance")  # Hypothesis has been told of that `Random`
-_OPTIONS = ("-q", "-x", "--assert=plain", "--tb=no", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "-p", "no:sybil", "-p", "no:anyio")
+_OPTIONS = (
+    "-q",
+    "-x",
+    "--assert=plain",
+    "--tb=no",
+    "-p",
+    "no:hypothesispytest",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:sybil",
+    "-p",
+    "no:anyio",
+)
 _LEAST_SECONDS = 10.0  # of processor time, for a mutant that makes a loop endless
 _PATIENCE = 10  # times as long by the clock: other work may be going on
 _MEMORY = 2 << 30

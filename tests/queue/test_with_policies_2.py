@@ -245,7 +245,7 @@ async def test_a_limiter_that_may_wait_does_so_in_the_slot() -> None:
         for number in range(7):
             queue.submit_nowait(line.work, str(number))
         await trio.sleep(1.5)
-        assert queue.statistics().running == 2  # both in line; the first has ended, and a fourth is in its slot
+        assert queue.statistics().running == 3  # in line: the one that went first has ended, and given its slot away
         await trio.lowlevel.checkpoint()
     assert [at for at, _ in line.events] == [0, 2, 4, 6, 8, 10, 12]
     assert (queue.statistics().refusals, heard.of(GateShut)) == (0, [])
@@ -295,7 +295,7 @@ async def test_money_that_is_spent_in_the_body_shuts_the_gate_of_the_queue() -> 
     guard = hourly(3, gate=cooldown.gate())
     retry = Retry(on=BudgetExhaustedError, attempts=2, backoff=Constant(0))
     async with open_task_queue(concurrency=1, cooldown=cooldown, retry=retry) as queue:
-        jobs = [queue.submit_nowait(guard.call, line.work, str(number)) for number in range(8)]
+        jobs = [queue.submit_nowait(guard.wrap(line.work), str(number)) for number in range(8)]
     assert line.events == [
         (0, "0"),
         (1, "1"),
@@ -314,7 +314,7 @@ async def test_a_gate_of_its_own_holds_back_what_costs_money_and_nothing_else() 
     guard = hourly(2, gate=paid)
     async with open_task_queue(concurrency=1, retry=Retry(on=BudgetExhaustedError, backoff=Constant(0))) as queue:
         for number in range(5):
-            queue.submit_nowait(guard.call, line.work, f"paid {number}", gate=paid)
+            queue.submit_nowait(guard.wrap(line.work), f"paid {number}", gate=paid)
             queue.submit_nowait(line.work, f"free {number}")
     assert [at for at, what in line.events if what.startswith("free")] == [1, 3, 4, 5, 6]
     assert [at for at, what in line.events if what.startswith("paid")] == [0, 2, 1800, 1801, 5400]
@@ -499,7 +499,7 @@ async def test_a_time_out_in_the_stack_is_a_failure_of_the_attempt() -> None:
 async def test_a_policy_inside_the_body_is_an_ordinary_part_of_it() -> None:
     bulkhead, line = Bulkhead(2), Timeline()
     async with open_task_queue(concurrency=9) as queue:
-        jobs: list[JobHandle[str]] = [queue.submit_nowait(bulkhead.call, line.work, str(n)) for n in range(6)]
+        jobs: list[JobHandle[str]] = [queue.submit_nowait(bulkhead.wrap(line.work), str(n)) for n in range(6)]
     assert line.peak == 2
     assert (trio.current_time(), {job.attempts for job in jobs}) == (3, {1})
     assert bulkhead.is_idle
@@ -511,7 +511,7 @@ async def test_the_tokens_of_a_bulkhead_are_slots_for_a_queue_and_for_others() -
     async with open_task_queue(limiter=bulkhead.tokens) as queue, trio.open_nursery() as nursery:
         for number in range(6):
             queue.submit_nowait(line.work, str(number))
-            nursery.start_soon(bulkhead.call, line.work, str(number))
+            nursery.start_soon(bulkhead.wrap(line.work), str(number))
         await trio.sleep(1.5)
         bulkhead.limit = 1
     assert line.peak == 3

@@ -80,7 +80,7 @@ class _Control(Probing):
 
     def _learn(self, sample: Sample) -> None:
         unqueued = sample.in_flight <= self._room()
-        if unqueued or sample.rtt < self._long.value or not self._long.count:
+        if unqueued or sample.rtt <= self._long.value or not self._long.count:
             self._long.add(sample.rtt)
 
     def _room(self) -> float:

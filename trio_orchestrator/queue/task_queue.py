@@ -179,7 +179,7 @@ class TaskQueue:
         if not isinstance(thread_limiter, (trio.CapacityLimiter, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"thread_limiter must be a CapacityLimiter, got {thread_limiter!r}")
         options.setdefault("name", describe(fn))
-        return await self.submit(partial(_in_thread, fn, args, thread_limiter), **options)
+        return await self.submit(_Thread(thread_limiter).call, fn, *args, **options)
 
     def _submit(
         self, fn: Callable[[Unpack[Ts]], Awaitable[T]], args: tuple[Any, ...], options: JobOptions
@@ -370,5 +370,17 @@ def _waits_for_itself(name: str) -> RuntimeError:
     return RuntimeError(f"{name}() from inside a job of the same queue would wait for that job itself")
 
 
-async def _in_thread(fn: Callable[..., T], args: tuple[Any, ...], limiter: trio.CapacityLimiter | None) -> T:
-    return await trio.to_thread.run_sync(fn, *args, limiter=limiter)
+@final
+class _Thread:
+    """Where a plain function runs. Called as a policy is, so that the function can be seen by policies around it."""
+
+    __slots__ = ("_limiter",)
+
+    def __init__(self, limiter: trio.CapacityLimiter | None) -> None:
+        self._limiter = limiter
+
+    async def call(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await trio.to_thread.run_sync(fn, *args, limiter=self._limiter)
+
+
+CALL_FRAMES.add(_Thread.call.__code__)
