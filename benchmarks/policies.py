@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 
 import trio
-from trio_orchestrator.policies.adaptive import AdaptiveLimiter
-from trio_orchestrator.policies.bulkhead import Bulkhead
-from trio_orchestrator.policies.rate import RateLimiter
 
 from benchmarks import twins
 from benchmarks.measure import Figure, alternate, judged, median, median_ratio
@@ -20,8 +18,11 @@ from benchmarks.twins import PLENTY, Work, succeed
 from trio_orchestrator.abc import Policy
 from trio_orchestrator.algorithms.trip import Consecutive
 from trio_orchestrator.errors import CircuitOpenError
+from trio_orchestrator.policies.adaptive import AdaptiveLimiter
 from trio_orchestrator.policies.breaker import CircuitBreaker
 from trio_orchestrator.policies.budget import RetryBudget
+from trio_orchestrator.policies.bulkhead import Bulkhead
+from trio_orchestrator.policies.rate import RateLimiter
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.policies.stack import Stack
 from trio_orchestrator.testing import run_virtual
@@ -154,6 +155,7 @@ def breaker_figures(n: int, rounds: int) -> Iterator[Figure]:
 async def _half_open_crowd() -> int:
     """Let a crowd come at the tick in which the cooldown is over; count in the body."""
     breaker, inside = CircuitBreaker(trip=Consecutive(1), cooldown=10, probes=PROBES), 0
+    due = trio.current_time() + 10
 
     async def body() -> None:
         nonlocal inside
@@ -170,10 +172,8 @@ async def _half_open_crowd() -> int:
         except CircuitOpenError:
             return
 
-    try:
+    with suppress(OSError):
         await breaker.call(fail)
-    except OSError:
-        due = trio.current_time() + 10
     async with trio.open_nursery() as nursery:
         for _ in range(CROWD):
             nursery.start_soon(caller)

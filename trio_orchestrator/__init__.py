@@ -84,6 +84,8 @@ if TYPE_CHECKING:
     from trio_orchestrator.observe.recorder import Recorder as Recorder
     from trio_orchestrator.policies.adaptive import AdaptiveLimiter as AdaptiveLimiter
     from trio_orchestrator.policies.adaptive import AdaptiveStatistics as AdaptiveStatistics
+    from trio_orchestrator.policies.adaptive import Slot as Slot
+    from trio_orchestrator.policies.adaptive import SlotNowait as SlotNowait
     from trio_orchestrator.policies.attempt import Attempt as Attempt
     from trio_orchestrator.policies.breaker import CircuitBreaker as CircuitBreaker
     from trio_orchestrator.policies.breaker import CircuitStatistics as CircuitStatistics
@@ -115,6 +117,8 @@ if TYPE_CHECKING:
     from trio_orchestrator.policies.rate_limit import RateLimit as RateLimit
     from trio_orchestrator.policies.rate_limit import RateStatistics as RateStatistics
     from trio_orchestrator.policies.retry import Retry as Retry
+    from trio_orchestrator.policies.slot import AsyncPlace as AsyncPlace
+    from trio_orchestrator.policies.slot import PlaceNowait as PlaceNowait
     from trio_orchestrator.policies.spend import SpendGuard as SpendGuard
     from trio_orchestrator.policies.spend import SpendStatistics as SpendStatistics
     from trio_orchestrator.policies.stack import Stack as Stack
@@ -172,7 +176,7 @@ _HOMES = {
     ),
     "observe.log": "LogInstrument",
     "observe.recorder": "Recorder",
-    "policies.adaptive": "AdaptiveLimiter AdaptiveStatistics",
+    "policies.adaptive": "AdaptiveLimiter AdaptiveStatistics Slot SlotNowait",
     "policies.attempt": "Attempt",
     "policies.breaker": "CircuitBreaker CircuitStatistics",
     "policies.budget": "GrpcThrottle RetryBudget RetryBudgetStatistics TokenQuota TokenStatistics",
@@ -187,6 +191,7 @@ _HOMES = {
     "policies.rate": "RateLimiter RateLimits SlidingWindow",
     "policies.rate_limit": "RateLimit RateStatistics",
     "policies.retry": "Retry",
+    "policies.slot": "AsyncPlace PlaceNowait",
     "policies.spend": "SpendGuard SpendStatistics",
     "policies.stack": "Stack",
     "policies.storm": "StormAlarm StormStatistics",
@@ -216,6 +221,7 @@ __all__ = [
     "AdaptiveStatistics",
     "AdditiveJitter",
     "AnyOf",
+    "AsyncPlace",
     "Attempt",
     "Backoff",
     "Budget",
@@ -283,6 +289,7 @@ __all__ = [
     "Overflow",
     "PerKey",
     "PerKeyStatistics",
+    "PlaceNowait",
     "Policy",
     "Quantile",
     "Quantiles",
@@ -304,6 +311,8 @@ __all__ = [
     "RetryScheduled",
     "Sample",
     "SlidingWindow",
+    "Slot",
+    "SlotNowait",
     "SlowRatio",
     "Spacing",
     "SpendGuard",

@@ -1,16 +1,28 @@
-"""The last day of the four hundred years after which the calendar repeats itself."""
+"""Every month of eight centuries, and a wall clock that stands at the start of a period."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
-import pytest
+from trio_orchestrator.algorithms.period import Calendar, Period, period_at
 
-from trio_orchestrator.algorithms.period import Period, period_at
+DAY = 86_400
 
 
-@pytest.mark.parametrize("year", [1600, 2000, 2400])
-def test_the_29th_of_february_that_ends_an_era_is_in_its_month(year: int) -> None:
-    start, end = (int(datetime(year, month, 1, tzinfo=UTC).timestamp()) for month in (2, 3))
-    assert period_at(end - 1, "month") == Period(start, end)
-    assert period_at(end, "month").start == end
+def start_of(year: int, month: int) -> int:
+    return int(datetime(year, month, 1, tzinfo=UTC).timestamp())
+
+
+def test_every_month_from_1600_to_2400() -> None:
+    months = [start_of(year, month) for year in range(1600, 2402) for month in range(1, 13)]
+    for start, end in pairwise(months):
+        for wall in (start, start + 14 * DAY, end - 1, end - 0.001):
+            assert period_at(wall, "month") == Period(start, end)
+
+
+def test_a_wall_clock_at_the_start_of_the_period_is_in_it() -> None:
+    calendar = Calendar("day")
+    calendar.turn(0.0, 10 * DAY)
+    assert calendar.turn(DAY + 5.0, 10 * DAY) is None
+    assert calendar.left(DAY + 5.0, 10 * DAY) == DAY

@@ -1,7 +1,7 @@
 """One change to one module of the rules, with a name that unrelated edits leave alone.
 
-The name is `module.Class.method: before -> after`: the smallest expression, or the statement, that shows the change; with
-`(2)` behind it where one function has the same text twice. Strings, annotations, decorators, `__slots__` and what
+The name is `module.Class.method: before -> after`: the smallest expression, or the statement, that shows the change;
+with `(2)` behind it where one function has the same text twice. Strings, annotations, decorators, `__slots__` and what
 `__repr__` returns are not changed.
 """
 
@@ -48,6 +48,7 @@ _CALLED = {"min": "max", "max": "min", "floor": "ceil", "ceil": "floor", "any": 
 _DELETED = (ast.Assign, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue)
 _UNTOUCHED = ("annotation", "returns", "decorator_list", "bases", "type_params", "ctx")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_CONDITIONAL = (ast.If, ast.While, ast.IfExp, ast.Assert, ast.comprehension)
 _WRAPPING = (ast.UnaryOp, ast.Tuple, ast.Slice, ast.Starred, ast.keyword)  # too small to tell where a number stands
 
 
@@ -83,10 +84,9 @@ def mutants(module: str) -> list[Mutant]:
 class _Edit:
     """Another node in the place of one, and back."""
 
-    def __init__(
-        self, holder: ast.AST, field: str, index: int | None, new: ast.AST, scope: str, shown: ast.AST
-    ) -> None:
-        self._holder, self._field, self._index, self._new = holder, field, index, new
+    def __init__(self, place: tuple[ast.AST, str, int | None], new: ast.AST, scope: str, shown: ast.AST) -> None:
+        self._holder, self._field, self._index = place
+        self._new = new
         before = ast.unparse(shown)
         if shown is self._old():
             self.text = f"{scope}: {before} -> {ast.unparse(new)}"
@@ -120,10 +120,10 @@ def _edits(node: ast.AST, scope: str, above: tuple[ast.AST, ...]) -> Iterator[_E
     within = any(isinstance(outer, _FUNCTIONS) for outer in above)
     for field, index, child in _children(node):
         for new in [*_expressions(child, _is_condition(node, field)), *(_statements(child) if within else ())]:
-            yield _Edit(node, field, index, new, scope, _shown(child, above))
+            yield _Edit((node, field, index), new, scope, _shown(child, above))
         if not _is_untouched(child):
-            named = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-            yield from _edits(child, f"{scope}.{child.name}" if named else scope, above)
+            named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            yield from _edits(child, f"{scope}.{getattr(child, 'name', '')}" if named else scope, above)
 
 
 def _children(node: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:
@@ -148,10 +148,7 @@ def _is_untouched(node: ast.AST) -> bool:
 
 
 def _is_condition(holder: ast.AST, field: str) -> bool:
-    return isinstance(holder, (ast.If, ast.While, ast.IfExp, ast.Assert, ast.comprehension)) and field in (
-        "test",
-        "ifs",
-    )
+    return isinstance(holder, _CONDITIONAL) and field in ("test", "ifs")
 
 
 def _shown(node: ast.AST, above: tuple[ast.AST, ...]) -> ast.AST:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.mutation import mutant
 from tests.mutation.__main__ import complaints
-from tests.mutation.mutant import mutants
-from tests.mutation.subject import OTHER_TESTS, ROOT, UNCOVERED, files_of, module_of, modules, survivors
+from tests.mutation.mutant import ROOT, mutants
+from tests.mutation.subject import OTHER_TESTS, UNCOVERED, files_of, module_of, modules, survivors
 
 EXISTING = {one.name for module in modules() for one in mutants(module)}
 
@@ -118,9 +118,8 @@ def test_making_a_mutant_leaves_the_others_alone(gate: Path) -> None:
 
 
 def test_each_difference_from_the_list_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tests.mutation.__main__.survivors", lambda: [("gate.a: x -> y", "why"), ("lane: p -> q", "why")]
-    )
+    listed = [("gate.a: x -> y", "why"), ("lane: p -> q", "why")]
+    monkeypatch.setattr("tests.mutation.__main__.survivors", lambda: listed)
     a, b, c = "gate.a: x -> y", "gate.b: x -> y", "gate.c: x -> y"
     assert list(complaints({a}, {a, b, c}, {a, b, c}, ["gate"])) == []
     assert list(complaints({a, b}, {a, b, c}, {a, b, c}, ["gate"])) == [f"SURVIVED, and is not listed: {b}"]

@@ -1,7 +1,7 @@
 """Where a mutant meets the tests of its module: a forked child, in which it stands in for the module.
 
-The parent has imported everything but the library, and has compiled that and its tests, so a child begins with the first
-test. All mutants of a run are judged by what the files held when it began, with the same Hypothesis examples each time.
+The parent has imported everything but the library, and has compiled that and its tests, so a child begins with the
+first test. All mutants of a run are judged by what the files held when it began, and by the same Hypothesis examples.
 """
 
 from __future__ import annotations
@@ -50,20 +50,8 @@ settings.register_profile(
 _OURS = ("trio_orchestrator", "tests")
 _WARM = ("hypothesis.stateful", "pytest_timeout", "pytest_trio.plugin", "trio.testing", "trio_orchestrator.testing")
 _KEPT = ("tests", "tests.mutation", "trio_orchestrator.algorithms.chance")  # Hypothesis has been told of that `Random`
-_OPTIONS = (
-    "-q",
-    "-x",
-    "--assert=plain",
-    "--tb=no",
-    "-p",
-    "no:hypothesispytest",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:sybil",
-    "-p",
-    "no:anyio",
-)
+_WITHOUT = ("anyio", "cacheprovider", "hypothesispytest", "sybil")
+_OPTIONS = ["-q", "-x", "--assert=plain", "--tb=no", *(f"-pno:{plugin}" for plugin in _WITHOUT)]
 _LEAST_SECONDS = 10.0  # of processor time, for a mutant that makes a loop endless
 _PATIENCE = 10  # times as long by the clock: other work may be going on
 _MEMORY = 2 << 30

@@ -6,7 +6,7 @@ A *subject* makes a policy that lets these calls pass: the error that they raise
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -162,10 +162,11 @@ def cancelled_among_others(subject: Subject) -> int:
 
     async def scenario(injector: CancelAt) -> None:
         policy, dependency = subject.make(), Dependency(seconds=0.25)
+        call: Callable[..., Awaitable[object]] = policy.call
         with injector.watch():
             async with trio.open_nursery() as nursery:
                 for _ in range(4):
-                    nursery.start_soon(policy.call, dependency)
+                    nursery.start_soon(call, dependency)
         assert dependency.entered == dependency.left
         await assert_whole(policy)
 
@@ -177,9 +178,9 @@ def time_out_around_is_a_failure(subject: Subject) -> int:
 
     async def main() -> None:
         policy, dependency = subject.make(), Dependency(seconds=50)
-        start = trio.current_time()
+        start, call = trio.current_time(), policy.wrap(dependency.__call__)
         try:
-            await Timeout(3).call(policy.call, dependency)
+            await Timeout(3).call(call)
         except trio.TooSlowError:
             assert trio.current_time() == start + 3
         else:

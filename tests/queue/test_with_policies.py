@@ -113,7 +113,7 @@ async def test_the_limit_grows_by_one_a_round_trip_and_shrinks_when_the_service_
 
 @virtual
 @pytest.mark.parametrize(
-    "rule", [AIMD(), ARC(), EnvoyGradient(), Gradient2(), Vegas()], ids=lambda rule: str(type(rule))
+    "rule", [AIMD(), ARC(), EnvoyGradient(), Gradient2(), Vegas()], ids=lambda rule: type(rule).__name__
 )
 async def test_under_every_rule_all_is_done_and_the_service_never_sees_more_than_the_limit(rule: Limit) -> None:
     service, limiter = Service(room=30), AdaptiveLimiter(limit=rule, on=Overloaded)
@@ -402,3 +402,5 @@ async def test_what_cannot_go_together_is_said_at_the_call() -> None:
         assert queue.limiter is limiter.tokens
         with pytest.raises(AttributeError, match="concurrency cannot be set"):
             queue.concurrency = 3
+        with pytest.raises(ValueError, match=r"^weight must be 1 in a queue with limiter="):
+            queue.submit_nowait(trio.sleep, 1, weight=2)

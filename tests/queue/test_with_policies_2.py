@@ -407,6 +407,18 @@ async def test_a_meter_counts_for_the_function_of_each_job_and_hears_of_retries(
     }
 
 
+def test_a_meter_counts_for_the_function_that_runs_in_a_thread() -> None:
+    async def main() -> None:
+        async with open_task_queue(protect=meter) as queue:
+            for number in range(3):
+                await queue.submit_sync(divmod, 10, number + 1)
+            await queue.submit_sync(max, number, 7)
+        assert {key: meter.statistics(key).calls for key in meter.keys()} == {"divmod": 3, "max": 1}
+
+    meter = CallMeter()
+    trio.run(main)
+
+
 @virtual
 async def test_a_key_is_made_from_what_the_job_was_submitted_with() -> None:
     meter = CallMeter(key=lambda fn, args: (fn, args))

@@ -16,8 +16,8 @@ class Allowance:
 
     __slots__ = ("_held_until", "_left", "_longest", "_reset_at")
 
-    capacity = math.inf
-    lateness = math.inf
+    capacity: float = math.inf
+    lateness: float = math.inf
 
     def __init__(self) -> None:
         self._held_until = -math.inf

@@ -84,6 +84,7 @@ class Circuit:
         "_lease",
         "_ramp_credit",
         "_rules",
+        "_since",
         "_until",
         "admitted",
         "cooldown",
@@ -116,13 +117,19 @@ class Circuit:
         self.cooldown: float = 0.0
         self.first_opened_at: float = -math.inf
         self.opened_at: float = -math.inf
-        self._until = -math.inf  # when the cooldown, or the ramp after closing, is over
+        self._since = -math.inf  # when the cooldown, or the ramp after closing, began
+        self._until = -math.inf  # when it is over
         self._ramp_credit = 0.0
         self._lease = math.inf
         self.out: dict[Permit, None] = {}
         """The probes that are out, the oldest first."""
         self._good_probes = self._failed_probes = 0
-        self.admitted = self.refused = self.successes = self.failures = self.neutral = self.late = 0
+        self.admitted: int = 0
+        self.refused: int = 0
+        self.successes: int = 0
+        self.failures: int = 0
+        self.neutral: int = 0
+        self.late: int = 0
 
     # ------------------------------------------------------------------------------------------------- reading
 
@@ -130,13 +137,17 @@ class Circuit:
         """Return what it would do with a call at `now`."""
         if self.holds:
             return ISOLATED
-        if self.mode is OPEN and now >= self._until:
+        if self.mode is OPEN and now >= self._due(now):
             return HALF_OPEN
         return self.mode
 
     def opens_in(self, now: float) -> float:
         """Return the seconds until it may let a probe through; 0 if it is not open."""
-        return max(0.0, self._until - now) if self.mode is OPEN else 0.0
+        return max(0.0, self._due(now) - now) if self.mode is OPEN else 0.0
+
+    def _due(self, now: float) -> float:
+        """Return when the cooldown is over: by now, if the clock of another run began it."""
+        return self._until if now >= self._since else now
 
     def is_idle(self, now: float) -> bool:
         """Tell whether it differs in nothing from a new one, and no call is in it."""
@@ -165,8 +176,8 @@ class Circuit:
         if self.mode is CLOSED:
             return self._admit_closed(now)
         if self.mode is OPEN:
-            if now < self._until:
-                return Refusal(OPEN, self._until - now)
+            if now < (due := self._due(now)):
+                return Refusal(OPEN, due - now)
             self._turn(HALF_OPEN)
         return self._admit_probe(now)
 
@@ -180,8 +191,8 @@ class Circuit:
         return Permit(self.epoch, now)
 
     def _leave_ramp(self, now: float) -> bool:
-        """Become plain again if a ramp was all that stood against it, and is over."""
-        if self.mode is CLOSED and not self.holds and now >= self._until:
+        """Become plain again if a ramp was all that stood against it, and is over, or of another run."""
+        if self.mode is CLOSED and not self.holds and not self._since <= now < self._until:
             self.plain = True
         return self.plain
 
@@ -246,7 +257,7 @@ class Circuit:
         if self.openings == 0:
             self.first_opened_at = now
         self.openings = number
-        self.opened_at = now
+        self.opened_at = self._since = now
         self.cooldown = cooldown if seconds is None else seconds
         self._lease = cooldown if self._rules.probe_lease is None else self._rules.probe_lease
         self._until = now + self.cooldown
@@ -260,7 +271,7 @@ class Circuit:
         """Let calls through, a growing part of them for `ramp` seconds."""
         self.openings = 0
         self.tally = self._rules.trip.tally()
-        self._until = now + ramp
+        self._since, self._until = now, now + ramp
         self._ramp_credit = 1.0  # the first one passes
         self._turn(CLOSED)
         self.plain = not self.holds and not ramp

@@ -54,7 +54,7 @@ class Quantile:
 
 @final
 class RecentQuantile:
-    """The run state of a `Quantile`: not shared, without a clock; `now` may be any clock that does not go back.
+    """The run state of a `Quantile`: not shared, without a clock. If `now` goes back, all is forgotten: it is another run.
 
     Two sketches take turns every half window: both are fed, the elder is read. So a reading needs no merging, costs
     O(buckets), and expires what is old even if nothing was added since.
@@ -88,7 +88,7 @@ class RecentQuantile:
 
     def _expire(self, now: float) -> None:
         turn = now // self._half
-        if turn <= self._turn:
+        if turn == self._turn:
             return
         self._elder = self._younger if turn == self._turn + 1 else Sketch()
         self._younger = Sketch()

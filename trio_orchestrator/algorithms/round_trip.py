@@ -261,5 +261,5 @@ class Probing(Stepping):
             return self.limit, OLD
         self._held = self._rule.clamp(self._held * self._rule.shrink)
         self._epoch.lower(end_of(sample))
-        self.limit = min(self.limit, self._held)
+        self.limit: float = min(self.limit, self._held)
         return self.limit, DROPPED

@@ -31,7 +31,7 @@ class SlidingLog:
 
     __slots__ = ("_entries", "_freed", "_total", "limit", "per")
 
-    lateness = 0.0
+    lateness: float = 0.0
     """What is taken counts from when it is taken."""
 
     def __init__(self, limit: float, per: float = 1.0) -> None:

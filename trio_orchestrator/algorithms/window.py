@@ -42,7 +42,8 @@ class CountWindow:
 class TimeWindow:
     """The calls of the last `seconds`, in ten buckets: each call is forgotten when it is 9/10 to 10/10 of that old.
 
-    Expires whenever it is read or written, so that an idle hour leaves nothing.
+    Expires whenever it is read or written, so that an idle hour leaves nothing. A time before that of the latest bucket
+    is by the clock of another run, and everything is forgotten.
     """
 
     __slots__ = ("_before", "_fresh", "_fresh_bad", "_ring", "_slot", "_width", "bad")
@@ -80,6 +81,9 @@ class TimeWindow:
             self._turn_to(slot)
 
     def _turn_to(self, slot: int) -> None:
+        if slot < self._slot:  # counted in another run
+            self._ring.clear()
+            self._before = self._fresh = self._fresh_bad = self.bad = 0
         if self._fresh:
             self._ring.append((self._slot, self._fresh, self._fresh_bad))
             self._before += self._fresh

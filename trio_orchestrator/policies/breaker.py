@@ -77,7 +77,8 @@ class CircuitBreaker(Policy):
     no longer counts. So a probe that hangs does not shut the circuit for ever.
 
     It never waits: `with breaker.guard():` is sync, and `call` has the checkpoints of the function and no others. One
-    breaker is shared by all calls to one dependency. It does not end calls that take long: put a `Timeout` around them.
+    breaker is shared by all calls to one dependency, also in one run of Trio after another: a cooldown that began in an
+    earlier run is over. It does not end calls that take long: put a `Timeout` around them.
 
     Args:
         trip: When to open. Default: half of the calls of the last 10 seconds failed, of at least 10.
@@ -85,7 +86,7 @@ class CircuitBreaker(Policy):
             row, such as `Exponential(base=5, cap=300)`.
         probes: How many calls may be in flight while half-open, >= 1.
         probe_lease: Seconds after which a probe may be replaced, > 0. Default: the present cooldown, doubled each time
-            a probe was replaced (up to 300), so that slow calls get the time they need.
+            a probe was replaced (to 1 at least, and 300 at most), so that slow calls get the time they need.
         close_after: So many successful probes close it, and one that fails opens it again. Or a fraction below 1: of
             `probes` results, that share must be successes.
         slow_call: A call that takes longer than so many seconds is slow, for a `SlowRatio`; a probe that is slow has

@@ -18,7 +18,7 @@ class Forecast:
 
     def __init__(self, lines: Iterable[Line], now: float) -> None:
         self._ahead = {line: (max(line.floor, now), [rule.copy() for rule in line.rules()]) for line in lines}
-        self.valid = True
+        self.valid: bool = True
 
     def covers(self, lines: Iterable[Line]) -> bool:
         """Return whether it can tell about these lines."""

@@ -88,19 +88,19 @@ class Line:
     )
 
     def __init__(self, rule: Rule, name: str, max_waiting: float, max_wait: float) -> None:
-        self.rule = rule
-        self.name = name
-        self.max_waiting = max_waiting
-        self.max_wait = max_wait
+        self.rule: Rule = rule
+        self.name: str = name
+        self.max_waiting: float = max_waiting
+        self.max_wait: float = max_wait
         self.allowance: Allowance | None = None
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
-        self.shared = 0  # of the waiters, those that stand in other lines as well
-        self.clear = True  # nobody waits and no server has spoken: the rule alone decides
-        self.floor = -math.inf  # nothing that is let in from now on was due before
+        self.shared: int = 0  # of the waiters, those that stand in other lines as well
+        self.clear: bool = True  # nobody waits and no server has spoken: the rule alone decides
+        self.floor: float = -math.inf  # nothing that is let in from now on was due before
         self.forecast: Forecast | None = None
-        self.granted = 0
-        self.refused = 0
-        self.cancelled = 0
+        self.granted: int = 0
+        self.refused: int = 0
+        self.cancelled: int = 0
 
     def first(self) -> Waiter | None:
         """Return the head of the line."""
@@ -172,11 +172,11 @@ class Waiter:
     __slots__ = ("costs", "joined", "lines", "refusal", "scope", "task")
 
     def __init__(self, lines: Sequence[Line], costs: Sequence[float], now: float) -> None:
-        self.lines = lines
-        self.costs = costs
-        self.joined = now
-        self.task = current_task()
-        self.scope = trio.CancelScope()  # never cancelled: its deadline is a timer, which ends in `abort`
+        self.lines: Sequence[Line] = lines
+        self.costs: Sequence[float] = costs
+        self.joined: float = now
+        self.task: trio.lowlevel.Task = current_task()
+        self.scope: trio.CancelScope = trio.CancelScope()  # its deadline is a timer, which ends in `abort`
         self.refusal: RateLimitedError | None = None
 
     def is_first(self) -> bool:

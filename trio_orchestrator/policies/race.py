@@ -38,8 +38,14 @@ class Tally:
     )
 
     def __init__(self, after: float | Quantile) -> None:
-        self.calls = self.in_flight = self.running = self.hedged = self.copies = 0
-        self.wins = self.refused = self.late_failures = 0
+        self.calls: int = 0
+        self.in_flight: int = 0
+        self.running: int = 0
+        self.hedged: int = 0
+        self.copies: int = 0
+        self.wins: int = 0
+        self.refused: int = 0
+        self.late_failures: int = 0
         self._recent = after.recent() if isinstance(after, Quantile) else None
         self._fixed = math.inf if isinstance(after, Quantile) else after
 

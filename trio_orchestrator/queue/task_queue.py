@@ -6,7 +6,6 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
-from functools import partial
 from inspect import iscoroutine
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast, final
 
@@ -19,6 +18,7 @@ from trio.lowlevel import (
     enable_ki_protection,
 )
 
+from trio_orchestrator.abc import CALL_FRAMES
 from trio_orchestrator.algorithms.argument import at_least, count, plain_function
 from trio_orchestrator.block import emit
 from trio_orchestrator.errors import QueueFullError
