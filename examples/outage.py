@@ -14,12 +14,12 @@ import trio
 from trio.testing import MockClock
 
 from trio_orchestrator import (
-    Consecutive,
     CircuitBreaker,
     CircuitClosed,
     CircuitHalfOpened,
     CircuitOpened,
     CircuitOpenError,
+    Consecutive,
     Exponential,
     FullJitter,
     Instrument,

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeAlias, cast, final
 
 import trio
+from trio import Nursery
 from trio.lowlevel import RunVar, Task, current_task
 
 from trio_orchestrator.abc import Instrument
@@ -143,34 +144,39 @@ def raise_untouched(error: BaseException) -> NoReturn:
 class Verdict:
     """The end, not yet known, of a call under a scope of ours. Guards inside it report through `settle_later`."""
 
-    __slots__ = ("_closed", "_reports", "_scope", "outer", "task")
+    __slots__ = ("_nurseries", "_reports", "_scope", "outer", "task")
 
     def __init__(self, task: Task, scope: trio.CancelScope, outer: Verdict | None = None) -> None:
-        self.task: Task = task
-        """Where the call is made."""
-        self.outer: Verdict | None = outer
-        """The next one out, in the same context."""
+        self.task: Task | None = task
+        """Where the call is made; None once the end is known, since a context may hold on to this for long."""
+        self.outer: Verdict | None = outer if outer is not None and outer.task is task else None
+        """The next one out in the same task."""
         self._scope = scope
+        self._nurseries = len(task.child_nurseries)  # they are around the scope; later ones are inside
         self._reports: list[Callable[[bool], None]] = []
-        self._closed = False
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether its scope may be what just cancelled a call inside: one that is not cancelled yet cannot be."""
-        return not self._closed and self._scope.cancel_called
+    def is_asked(self, nursery: Nursery | None) -> bool:
+        """Tell whether its scope may be what just cancelled a call: one that is not cancelled yet cannot be.
+
+        `nursery` is that of the task in which the call is made, or of which that is a part; None: in this very task.
+        """
+        if self.task is None or not self._scope.cancel_called:
+            return False
+        return nursery is None or nursery in self.task.child_nurseries[self._nurseries :]
 
     def add(self, report: Callable[[bool], None]) -> None:
         """Have `report` called when the end is known."""
         self._reports.append(report)
 
-    def close(self, *, timed_out: bool, outside: Task | None) -> None:
+    def close(self, *, timed_out: bool, outside: Task | None, nursery: Nursery | None = None) -> None:
         """Settle the reports: our time-out is a failure; somebody else's cancellation is left to the next one out.
 
-        `outside` is the task in which to look for that one; None: it was not somebody else's, so it is neutral.
+        `outside` is the task in which to look for that one (None: it was not somebody else's, so it is neutral), and
+        `nursery` the one in it that the call was made in, if any.
         """
-        self._closed = True
+        self.task = self.outer = None
         reports, self._reports = self._reports, []
-        outer = None if timed_out or not reports else _verdict_around(outside)
+        outer = None if timed_out or not reports else _verdict_around(outside, nursery)
         for report in reports:
             if outer is not None:
                 outer.add(report)
@@ -200,16 +206,18 @@ def verdict_hosts() -> dict[Task, VerdictHost]:
         return hosts
 
 
-def _verdict_around(task: Task | None) -> Verdict | None:
+def _verdict_around(task: Task | None, nursery: Nursery | None = None) -> Verdict | None:
     """Look, in a task and those around it, for the innermost scope of ours that may have cancelled a call just now.
 
-    A context variable alone would do for nested calls, but a context may come from elsewhere: a job runs in its
-    submitter's. So a verdict counts only in the task that set it, and in the tasks inside.
+    The context of the call alone would not do: a task may be started into a nursery further out than the scope in
+    which that is done, or with another context, and a job runs in its submitter's. So each task is asked for the
+    scopes that it has open now around the nursery that leads to the call.
     """
-    here, hosts = _here.get(), verdict_hosts()
+    hosts = verdict_hosts()
     while task is not None:
+        here = task.context.get(_here)
         while here is not None and here.task is task:
-            if here.is_asked:
+            if here.is_asked(nursery):
                 return here
             here = here.outer
         host = hosts.get(task)
@@ -264,8 +272,8 @@ class _VerdictScope:
         finally:
             _here.reset(self._token)
             caught = self._scope.cancelled_caught
-            outside = None if caught else self._verdict.task
-            self._verdict.close(timed_out=caught and self.failing, outside=outside)
+            ours = caught or (not self.failing and self._scope.cancel_called)  # a time-out further out came too late
+            self._verdict.close(timed_out=caught and self.failing, outside=None if ours else self._verdict.task)
         return swallow
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import final
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class RetryScheduled:
     """An attempt failed, and another one will follow after a pause."""
@@ -24,6 +26,7 @@ class RetryScheduled:
     """What the attempt raised; None if its *result* was refused."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class GaveUp:
     """The last attempt failed, and none will follow."""
@@ -39,6 +42,7 @@ class GaveUp:
     error: BaseException | None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class JobFinished:
     """A job ended. Exactly one event a job."""
@@ -51,6 +55,7 @@ class JobFinished:
     error: BaseException | None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class QueueDropped:
     """Jobs were removed from a queue before they started. `job_finished` follows for each of them."""
@@ -59,6 +64,7 @@ class QueueDropped:
     count: int
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class GateShut:
     """A gate holds its jobs back."""
@@ -70,6 +76,7 @@ class GateShut:
     error: BaseException | None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class GateOpened:
     """A gate lets its jobs through again."""
@@ -78,6 +85,7 @@ class GateOpened:
     """True if only one job goes first, whose success opens the gate for all."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class LimitChanged:
     """The number of jobs or calls that may run at once has changed."""
@@ -90,6 +98,7 @@ class LimitChanged:
     """Why, if a rule changed it."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class CircuitOpened:
     """A circuit breaker refuses calls from now on."""
@@ -103,6 +112,7 @@ class CircuitOpened:
     """The failure that opened it; None if that was a result, or a call that a time-out around it ended."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class CircuitHalfOpened:
     """A circuit breaker lets its first probe through."""
@@ -112,6 +122,7 @@ class CircuitHalfOpened:
     """Seconds since it opened."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class CircuitClosed:
     """A circuit breaker lets all calls through again."""
@@ -123,6 +134,7 @@ class CircuitClosed:
     """Whether it was closed by `reset()` or `restore()`, not by a probe."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class CircuitIsolated:
     """A circuit breaker is held open by an operator, or no longer is."""
@@ -133,6 +145,7 @@ class CircuitIsolated:
     """How many handles hold it open now."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class HedgeStarted:
     """A call took long, and another copy of it was started."""
@@ -144,6 +157,7 @@ class HedgeStarted:
     """Seconds since the call began."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class FallbackUsed:
     """A call failed, and a substitute was returned in place of its result."""
@@ -152,6 +166,7 @@ class FallbackUsed:
     error: Exception
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class StormStarted:
     """Something is called far too often. One event an episode."""
@@ -166,6 +181,7 @@ class StormStarted:
     """What it was measured against."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class StormEnded:
     """The storm is over."""
@@ -177,6 +193,7 @@ class StormEnded:
     """How many calls were made in it."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class SpendWarned:
     """A part of what may be spent in a period is spent, or will be at the present rate."""
@@ -192,6 +209,7 @@ class SpendWarned:
     """`"fraction"` or `"times_usual"`."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class SpendStopped:
     """What may be spent in this period is spent: calls are refused until the next one."""

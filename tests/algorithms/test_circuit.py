@@ -377,3 +377,23 @@ def test_at_no_time_do_more_than_the_probes_hold_an_unexpired_lease(
                 end(circuit, permit, now, failed=None)
         assert len(circuit.out) <= probes
         assert circuit.state(now) is HALF_OPEN
+
+
+def test_a_cooldown_that_the_clock_of_another_run_began_is_over() -> None:
+    circuit = make()
+    fail(circuit, 5000.0)
+    assert refuse(circuit, 5000.0) == Refusal(OPEN, 30.0)
+    for now in (0.0, 4999.0):
+        assert (circuit.state(now), circuit.opens_in(now)) == (HALF_OPEN, 0)
+    end(circuit, admit(circuit, 3.0), 3.0, failed=True)
+    assert refuse(circuit, 4.0) == Refusal(OPEN, 29.0)
+
+
+def test_a_ramp_that_the_clock_of_another_run_began_is_over() -> None:
+    circuit = close_with_ramp(100.0, at=5000.0)
+    assert not circuit.is_idle(5000.0)
+    end(circuit, admit(circuit, 5000.0), 5000.0, failed=False)
+    assert refuse(circuit, 5000.0).state is CLOSED
+    for _ in range(10):
+        end(circuit, admit(circuit, 12.0), 12.0, failed=False)
+    assert circuit.plain

@@ -92,3 +92,13 @@ def test_one_that_stays_loud_does_not_keep_another_from_its_end() -> None:
     episodes.look("a", 1.0, 9.0)
     assert [episode.key for episode in episodes.over(11.0, lambda key: False)] == ["b"]
     assert [episode.key for episode in episodes.over(19.0, lambda key: False)] == ["a"]
+
+
+def test_the_clock_of_another_run_ends_those_that_nobody_looks_at() -> None:
+    episodes: Episodes[str] = Episodes(CALM)
+    for key in "ab":
+        episodes.look(key, 1.0, 5000.0)
+    assert episodes.over(5000.0, lambda key: False) == []
+    assert [episode.key for episode in episodes.over(4999.0, lambda key: key == "b")] == ["a"]
+    assert episodes.over(4999.0, lambda key: False) == []  # seen to be loud just now
+    assert [episode.seconds for episode in episodes.over(4999.0 + CALM, lambda key: False)] == [-1.0]

@@ -54,6 +54,17 @@ def test_it_expires_on_read() -> None:
     assert recent.count(1e9) == 0
 
 
+@pytest.mark.parametrize("back", [31.0, 61.0, 900.0])
+def test_the_clock_of_another_run_finds_it_new(back: float) -> None:
+    recent = Quantile(0.95, window=60, minimum=20).recent()
+    for _ in range(20):
+        recent.add(5, 1000)
+    assert recent.count(1000) == 20
+    assert recent.at(1000 - back) == math.inf
+    recent.add(1, 1000 - back)
+    assert recent.count(1000 - back) == 1
+
+
 def test_new_latencies_replace_old_ones_within_a_window() -> None:
     recent = Quantile(0.95, window=60, minimum=20).recent()
     for n in range(600):

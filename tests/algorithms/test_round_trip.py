@@ -96,6 +96,12 @@ def test_vector_3493_errors_of_1_ms_do_not_lower_the_baseline(rule: Any) -> None
     assert control.limit > low + 5  # with a baseline of 1 ms, 100 ms would be an endless queue
 
 
+def test_vector_3493_not_even_one_error_of_1_ms_is_learned() -> None:
+    control, now = settled(Gradient2(initial=100, window=1))  # whose average is the last latency that it has learned
+    assert control.update(Sample(now, 0.001, int(control.limit), True))[1] == "dropped"
+    assert control.update(Sample(now + 0.001, 0.1, int(control.limit), False))[1] == "growing"
+
+
 @every_rule
 def test_a_hundred_that_fail_together_are_one_reason_to_slow_down(rule: Any) -> None:
     control, now = settled(rule)

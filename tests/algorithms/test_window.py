@@ -80,3 +80,20 @@ def test_memory_does_not_grow_with_the_calls() -> None:
     assert len(window._ring) <= 9
     assert window.calls == 1000  # the buckets from 190 s to 200 s
     assert sys.getsizeof(window._ring) < 2000
+
+
+@given(calls=st.lists(st.booleans(), min_size=1, max_size=20), back=st.floats(1.001, 5000), bad=st.booleans())
+def test_the_clock_of_another_run_finds_it_empty(calls: list[bool], back: float, bad: bool) -> None:
+    """Otherwise what failed in an earlier run would stay in it until its clock was reached again."""
+    window, now = TimeWindow(10.0), 6000.0
+    for call in calls:
+        now += 0.9
+        window.add(now, call)
+    window.expire(now - back)
+    assert (window.calls, window.bad) == (0, 0)
+    window.add(now - back, bad)
+    assert (window.calls, window.bad) == (1, bad)
+    window.expire(now - back + 10)
+    assert (window.calls, window.bad) == (0, 0)
+    window.add(now + 100, bad=True)  # past all that was forgotten: nothing of it may expire a second time
+    assert (window.calls, window.bad) == (1, 1)

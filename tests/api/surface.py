@@ -86,9 +86,19 @@ def _member(name: str, thing: Any) -> str:
 
 def _signature(thing: Any) -> str:
     signature = inspect.signature(thing)
-    typed = [each.replace(annotation=_Written.of(each.annotation)) for each in signature.parameters.values()]
+    typed = [
+        each.replace(annotation=_Written.of(each.annotation), default=_shown(each.default))
+        for each in signature.parameters.values()
+    ]
     result = signature.empty if isinstance(thing, type) else _Written.of(signature.return_annotation)
     return re.sub(r" at 0x[0-9a-f]+", "", str(signature.replace(parameters=typed, return_annotation=result)))
+
+
+def _shown(default: Any) -> Any:
+    """Return a default whose text is the same in every run: a set of strings has another order in each."""
+    if isinstance(default, frozenset):
+        return _Written(f"frozenset({{{', '.join(sorted(map(repr, default)))}}})")
+    return default
 
 
 class _Written:

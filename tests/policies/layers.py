@@ -164,9 +164,9 @@ def _in_windows(starts: list[float], burst: float, rate: float, per: float) -> N
 class Circuits(Layer):
     """Nothing passes an open circuit, and `probes` at once a half-open one."""
 
-    def __init__(self, policy: CircuitBreaker, probes: int, close_after: int) -> None:
+    def __init__(self, policy: CircuitBreaker, probes: int) -> None:
         super().__init__(policy)
-        self._breaker, self._probes, self.close_after = policy, probes, close_after
+        self._breaker, self._probes = policy, probes
         self._out = Counter[int]()
         self._forgets = "seconds" in repr(getattr(policy, "parameters")()["trip"])  # the last calls are kept for ever
 
@@ -297,7 +297,7 @@ def _circuits(draw: st.DrawFn) -> Layer:
         on=draw(st.sampled_from([Exception, Boom])),
         ramp=draw(st.sampled_from([0, 0, 2])),
     )
-    return Circuits(breaker, max(probes, close_after), close_after)
+    return Circuits(breaker, max(probes, close_after))
 
 
 @st.composite
@@ -352,7 +352,9 @@ LAYERS: Final = st.one_of(
     _hedges(),
     _fallbacks(),
     _spends(),
-    st.builds(lambda k, most: Throttles(SreThrottle(k, 5, minimum=2, most=most)), st.sampled_from([1, 2]), st.just(0.9)),
+    st.builds(
+        lambda k, most: Throttles(SreThrottle(k, 5, minimum=2, most=most)), st.sampled_from([1, 2]), st.just(0.9)
+    ),
     st.builds(lambda: Layer(CallMeter(window=5))),
     st.builds(lambda: Layer(StormAlarm(calls=3, per=5))),
 )

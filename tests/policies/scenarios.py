@@ -92,7 +92,7 @@ async def starts_of_two_limits(injector: CancelAt) -> None:
     both.acquire_nowait()
 
 
-@scenario("Bulkhead.slot")
+@scenario("Bulkhead.slot", "AsyncPlace.async with")
 async def slots_of_a_bulkhead(injector: CancelAt) -> None:
     bulkhead, inside = Bulkhead(1), []
 
@@ -116,7 +116,7 @@ async def slots_of_a_bulkhead(injector: CancelAt) -> None:
     assert bulkhead.is_idle
 
 
-@scenario("AdaptiveLimiter.slot")
+@scenario("AdaptiveLimiter.slot", "Slot.async with")
 async def slots_of_an_adaptive_limiter(injector: CancelAt) -> None:
     limiter = AdaptiveLimiter()
 

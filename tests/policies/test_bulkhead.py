@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trio_orchestrator.errors import LimitExceededError, RejectedError
+from trio_orchestrator.policies.adaptive import AdaptiveLimiter
 from trio_orchestrator.policies.bulkhead import Bulkhead, BulkheadStatistics
 from trio_orchestrator.policies.timeout import Timeout
 from trio_orchestrator.testing import CancelAt, cancelled_everywhere, run_virtual
@@ -50,6 +51,20 @@ async def test_so_many_at_once_and_the_others_in_line(autojump_clock: MockClock,
     assert sorted(timeline.starts) == [("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 2)]
     assert timeline.most == 2
     assert timeline.bulkhead.statistics() == BulkheadStatistics("bulkhead", 2, 0, 0, 0)
+
+
+@pytest.mark.parametrize("policy", [Bulkhead(2), AdaptiveLimiter()], ids=repr)
+async def test_one_task_may_hold_two_slots(autojump_clock: MockClock, policy: Bulkhead | AdaptiveLimiter) -> None:
+    async def inside() -> None:
+        async with policy.slot():
+            assert policy.statistics().in_flight == 2
+
+    await policy.call(inside)
+    async with policy.slot():
+        await policy.call(trio.sleep, 1)
+    await policy.call(policy.call, trio.sleep, 1)
+    assert trio.current_time() == 2
+    assert policy.is_idle
 
 
 async def test_nobody_overtakes_those_who_wait(autojump_clock: MockClock) -> None:

@@ -472,3 +472,29 @@ def test_spacing_is_of_the_retries_in_the_window() -> None:
 def test_bad_arguments(options: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=f"^{message}$"):
         CallMeter(**options)
+
+
+@pytest.mark.parametrize("look", ["call", "statistics", "keys", "traffic_of"])
+def test_in_another_run_it_begins_anew(look: str) -> None:
+    """What was counted by the clock of an earlier run would stay until that time is reached."""
+    meter = CallMeter()
+
+    async def first() -> None:
+        await trio.sleep(5000)
+        for item in range(50):
+            await meter.call(push, item)
+        assert meter.keys() == ("push",)
+
+    async def second() -> None:
+        if look == "call":
+            await meter.call(push, 1)
+            assert figures(meter) == (1, 0, 0)
+        elif look == "statistics":
+            assert (figures(meter), meter.statistics().usual_per_second) == ((0, 0, 0), 0)
+        elif look == "keys":
+            assert meter.keys() == ()
+        else:
+            assert meter.traffic_of("push") is None
+
+    run_virtual(first)
+    run_virtual(second)

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.layers import BUDGETS, LAYERS, LONG, SECONDS, SUBSTITUTE, Boom, Circuits, Copies, Gauge, Layer
-from tests.policies.layers import Repeats, as_caller, check_budget
+from tests.policies.layers import (
+    BUDGETS,
+    LAYERS,
+    LONG,
+    SECONDS,
+    SUBSTITUTE,
+    Boom,
+    Circuits,
+    Copies,
+    Gauge,
+    Layer,
+    Repeats,
+    as_caller,
+    check_budget,
+)
 from trio_orchestrator.abc import Budget, Policy
 from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.errors import RejectedError
@@ -25,6 +38,8 @@ from trio_orchestrator.policies.stack import Stack
 from trio_orchestrator.testing import run_virtual
 
 KINDS = ("returns", "returns", "raises", "raises a group", "hangs", "cleans up", "returns late", "raises late")
+CALLS_TO_CLOSE = 8
+"""Calls after which a circuit is closed for good: up to 4 that meet old ones in a window of 5, and 3 good probes."""
 HANGS = 500.0
 """Seconds: longer than any limit, but not for ever, since nobody need have one."""
 
@@ -143,8 +158,6 @@ class World:
         """Have all call, cancel some of them together, and look at what is left."""
         together = trio.CancelScope()
 
-        async def one(number: int, caller: Caller) -> None:            XX
-
         async def group() -> None:
             with together:
                 async with trio.open_nursery() as nursery:
@@ -187,7 +200,7 @@ class World:
         for layer in self.layers:
             layer.rested()
         self.service.well = True
-        for _ in range(max([1, *(layer.close_after for layer in self.layers if isinstance(layer, Circuits))])):
+        for _ in range(CALLS_TO_CLOSE if any(isinstance(layer, Circuits) for layer in self.layers) else 1):
             token = object()
             assert await self.stack.call(self.service, token) is token
             await trio.sleep(LONG)

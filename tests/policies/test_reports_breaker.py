@@ -193,11 +193,11 @@ def test_resilience4j_1090_what_began_before_lets_no_more_in_and_counts_for_noth
 
 
 def timeline() -> list[tuple[float, str]]:
-    """Return what callers meet who come every 7 s, and when it may be tried again."""
+    """Return what callers meet who come every 7 s, and for how long it will be open."""
     seen: list[tuple[float, str]] = []
 
     async def main() -> None:
-        breaker = CircuitBreaker(trip=Ratio(0.5, seconds=20, minimum=2), cooldown=30, rng=Random(1))
+        breaker = CircuitBreaker(trip=Ratio(0.5, seconds=20, minimum=2), cooldown=30)
         service = Service(OSError(), OSError(), OSError(), "fine")
         for _ in range(20):
             seen.append((trio.current_time(), await outcome(breaker, service)))
@@ -212,7 +212,7 @@ def timeline() -> list[tuple[float, str]]:
 def test_fabfuel_circuitbreaker_31_steps_of_the_wall_clock_neither_open_nor_close_it(steps: Random) -> None:
     """The clock was set back, and the breaker stayed open until it had caught up."""
     expected = timeline()
-    assert {what for _, what in expected} == {"OSError", "open", "half-open", "closed", "passed"}
+    assert {what for _, what in expected} == {"OSError", "open", "closed", "passed"}
     with pytest.MonkeyPatch.context() as patch:
         for name in ("time", "monotonic"):
             patch.setattr(time, name, lambda: steps.uniform(-1e9, 1e9))
@@ -235,7 +235,7 @@ def test_fabfuel_circuitbreaker_31_a_run_whose_clock_is_behind_is_not_locked_out
             "passed",
             "passed",
             "closed",
-        ]  # the probe, the first
+        ]
         assert await outcome(opened, Service(OSError())) == "OSError"
         assert await outcome(counting, Service(OSError())) == "OSError"
 

@@ -612,3 +612,23 @@ def test_bad_units(units: Any, kind: type[Exception], message: str) -> None:
     for use in (spend.guard, spend.charge):
         with pytest.raises(kind, match=f"^{message}$"):
             use(units)
+
+
+def test_the_rate_of_an_earlier_run_is_not_that_of_this_one() -> None:
+    """The wall clock goes on, and so does the period; Trio's clock is another one."""
+    started = NOON
+    guard = SpendGuard(CENT, Decimal(1000), wall=lambda: started + trio.current_time() % 1000)
+
+    async def hammer() -> None:
+        await trio.sleep(5000)
+        for _ in range(1000):
+            await guard.call(Service("fine"))
+
+    async def later() -> None:
+        assert guard.statistics().projected == guard.statistics().spent == 10
+        await guard.call(Service("fine"))
+        assert guard.statistics().spent == Decimal("10.01")
+
+    run_virtual(hammer)
+    started += 600
+    run_virtual(later)

@@ -639,3 +639,24 @@ def test_results_errors_and_cancellations_pass() -> None:
 def test_bad_arguments(options: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=f"^{message}$"):
         StormAlarm(**options)
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_a_storm_of_an_earlier_run_is_over_and_another_may_begin(looked_at: bool) -> None:
+    siren = Siren()
+    alarm = StormAlarm(calls=100, instruments=[siren])
+
+    async def hammer(begins_at: float) -> None:
+        await trio.sleep(begins_at)
+        for _ in range(120):
+            await alarm.call(push)
+
+    async def second() -> None:
+        if looked_at:
+            assert alarm.statistics() == StormStatistics(1, ())
+        await hammer(0)
+
+    run_virtual(hammer, 5000)
+    run_virtual(second)
+    assert [at for at, _ in siren.started] == [5000, 0]
+    assert [(event.calls, event.seconds) for _, event in siren.ended] == [(21, 0)]

@@ -11,7 +11,7 @@ import outcome
 import pytest
 import trio
 
-from tests.queue.timeline import Flop, Timeline, clean_up, pauses, virtual
+from tests.queue.timeline import Flop, Timeline, briefly, clean_up, pauses, virtual
 from trio_orchestrator import (
     AIMD,
     ARC,
@@ -111,7 +111,7 @@ async def test_the_limit_grows_by_one_a_round_trip_and_shrinks_when_the_service_
     assert limiter.is_idle
 
 
-@virtual
+@briefly
 @pytest.mark.parametrize(
     "rule", [AIMD(), ARC(), EnvoyGradient(), Gradient2(), Vegas()], ids=lambda rule: type(rule).__name__
 )
@@ -155,6 +155,27 @@ async def test_a_job_that_was_picked_before_the_limit_fell_waits() -> None:
         for _ in range(100):
             queue.submit_nowait(service, limiter)
     assert service.served == 100
+
+
+@virtual
+async def test_the_job_that_goes_first_through_a_gate_goes_again_when_the_limit_fell_before_it_began() -> None:
+    line, limiter, gate = Timeline(), AdaptiveLimiter(limit=Script([2, 1])), Gate()
+
+    async def answer_at_once() -> None:
+        pass
+
+    gate.refused(math.inf)  # for a second at most; then one job goes first
+    async with open_task_queue(limiter=limiter) as queue:
+        queue.pause()
+        for number in range(3):
+            queue.submit_nowait(line.work, str(number), gate=gate)
+        await trio.sleep(2)
+        async with limiter.slot():
+            queue.resume()  # the first job has the other slot now, and
+            await limiter.measured.call(answer_at_once)  # there are too many before it has made a step
+            await trio.sleep(1)
+            assert (line.events, queue.statistics().running) == ([], 0)
+    assert line.events == [(3, "0"), (4, "1"), (5, "2")]
 
 
 @virtual

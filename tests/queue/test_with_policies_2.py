@@ -192,7 +192,7 @@ REFUSING: dict[str, Callable[[], Policy]] = {
 }
 
 
-@virtual
+@briefly
 @pytest.mark.parametrize("policy", REFUSING)
 async def test_refusals_burn_no_attempts_and_lose_nothing(policy: str) -> None:
     calls: Counter[int] = Counter()

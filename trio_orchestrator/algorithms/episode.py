@@ -88,10 +88,11 @@ class Episodes(Generic[K]):
     def over(self, now: float, is_loud: Callable[[K], bool]) -> list[Episode[K]]:
         """Take out the episodes that have ended by now, in the order in which they were last seen to be loud.
 
-        `is_loud` is asked about those that nobody has looked at for `calm` seconds: if one is loud still, it lasts.
+        `is_loud` is asked about those that nobody has looked at for `calm` seconds, or since the clock went back, which
+        is that of another run then: if one is loud still, it lasts.
         """
         ended: list[Episode[K]] = []
-        while self._active and now - (first := next(iter(self._active.values()))).loud_at >= self._calm:
+        while self._active and not 0 <= now - (first := next(iter(self._active.values()))).loud_at < self._calm:
             if is_loud(first.key):
                 first.loud(now)
                 self._active.move_to_end(first.key)

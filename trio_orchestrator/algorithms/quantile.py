@@ -54,7 +54,7 @@ class Quantile:
 
 @final
 class RecentQuantile:
-    """The run state of a `Quantile`: not shared, without a clock. If `now` goes back, all is forgotten: it is another run.
+    """The run state of a `Quantile`: not shared, without a clock. A `now` that goes back is of another run: all is new.
 
     Two sketches take turns every half window: both are fed, the elder is read. So a reading needs no merging, costs
     O(buckets), and expires what is old even if nothing was added since.
@@ -65,7 +65,7 @@ class RecentQuantile:
     def __init__(self, rule: Quantile) -> None:
         self._rule = rule
         self._half = rule.window / 2
-        self._turn = -math.inf
+        self._turn: float = -math.inf
         self._elder = Sketch()
         self._younger = Sketch()
 

@@ -122,7 +122,8 @@ class AdaptiveLimiter(Policy):
     Waiting is in line, first come, first served; who ends hands its slot over. When the limit falls, nothing is
     interrupted: no attempt starts until fewer than the new limit are in flight. When it rises, all start that now fit.
     The slots are the tokens of `limiter.tokens`, a `trio.CapacityLimiter`: a queue that runs on it and calls through
-    `limiter.measured` is limited in the same way.
+    `limiter.measured` is limited in the same way. One that outlives a run of Trio begins anew in the next one, whose
+    clock is another.
 
     Args:
         limit: The rule.
@@ -140,7 +141,18 @@ class AdaptiveLimiter(Policy):
         ValueError: A number is out of its range, or NaN.
     """
 
-    __slots__ = ("_changed", "_control", "_counts", "_judge", "_line", "_rtt", "_rule", "measured")
+    __slots__ = (
+        "_changed",
+        "_control",
+        "_counts",
+        "_judge",
+        "_line",
+        "_rng",
+        "_rtt",
+        "_rule",
+        "_settled_at",
+        "measured",
+    )
 
     def __init__(
         self,
@@ -160,7 +172,9 @@ class AdaptiveLimiter(Policy):
         random_source("rng", rng)
         self._judge = Judge(on, neutral, classify)
         self._rule = limit
-        self._control = limit.control(CHANCE if rng is None else rng)
+        self._rng = CHANCE if rng is None else rng
+        self._control = limit.control(self._rng)
+        self._settled_at = -math.inf
         self._line = Line(self._control.limit, max_waiting=max_waiting, max_wait=max_wait, name=name)
         self._changed = Hooks(instruments).of("limit_changed")
         self._counts = dict.fromkeys(Verdict, 0)
@@ -252,12 +266,23 @@ class AdaptiveLimiter(Policy):
 
     def _report(self, error: BaseException, settle: Callable[[Verdict], None]) -> None:
         """Have an attempt settled that raised `error`. What is no failure says nothing: how far did it get?"""
-        self._judge.report(error, lambda verdict: settle(NEUTRAL if verdict is SUCCESS else verdict))
+        if not isinstance(error, Exception):  # a time-out around us will make its own error
+            self._judge.report(error, settle)
+            return
+        try:
+            verdict = self._judge.of_error(error)
+        except BaseException:  # a predicate of the user's
+            settle(NEUTRAL)
+            raise
+        settle(NEUTRAL if verdict is SUCCESS else verdict)
 
     def _settle(self, start: float, end: float, in_flight: int, verdict: Verdict) -> None:
         self._counts[verdict] += 1
         if verdict is NEUTRAL:
             return
+        if (now := trio.current_time()) < self._settled_at:  # another run, with a clock of its own
+            self._control = self._rule.control(self._rng)
+        self._settled_at = now
         if verdict is SUCCESS:
             self._rtt = end - start
         self._apply(*self._control.update(Sample(start, end - start, in_flight, verdict is FAILURE)))

@@ -155,7 +155,9 @@ class Attempt:
             self.next_delay, failure = self._run.failed(failure, timed_out=timed_out)
             if self.next_delay is not None:
                 return True
-        elif failure is None and not self._bad:
+        elif failure is not None:
+            self._run.error = None  # kept no longer: it holds our frames
+        elif not self._bad:
             self._run.succeeded()
         if failure is not error and failure is not None:
             try:
@@ -209,7 +211,11 @@ class Attempts:
                 raise RuntimeError(f"attempt {last.number} was not used: write `with attempt:` inside the loop")
             if last.next_delay is None:
                 raise StopAsyncIteration
-            await trio.sleep(last.next_delay)
+            try:
+                await trio.sleep(last.next_delay)
+            except BaseException:
+                self._run.error = None  # kept no longer: it holds our frames
+                raise
             self._run.next_attempt()
         self._attempt = Attempt(self._run)
         return self._attempt

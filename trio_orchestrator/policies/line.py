@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Protocol, final
+from typing import NoReturn, Protocol, final
 
 import trio
 from trio.lowlevel import Abort, checkpoint, current_task, reschedule, wait_task_rescheduled
@@ -275,7 +275,10 @@ async def wait(lines: Sequence[Line], costs: Sequence[float], now: float) -> Non
     with waiter.scope:
         await wait_task_rescheduled(waiter.abort)
     if waiter.refusal is not None:
-        raise waiter.refusal
+        try:
+            raise waiter.refusal
+        finally:
+            del waiter  # no cycle through the traceback
 
 
 def refusal(lines: Sequence[Line], costs: Sequence[float], now: float) -> RateLimitedError:
@@ -289,14 +292,22 @@ def refusal(lines: Sequence[Line], costs: Sequence[float], now: float) -> RateLi
     return RateLimitedError(name, retry_after=at - now)
 
 
-def objection(lines: Sequence[Line], costs: Sequence[float], now: float) -> RateLimitedError | None:
-    """Return why somebody who cannot be let in now may not even wait, if so: a line is full, or the wait too long."""
+async def refuse(lines: Sequence[Line], costs: Sequence[float], now: float) -> NoReturn:
+    """Count a refusal, be a checkpoint, and raise it."""
+    error = refusal(lines, costs, now)
+    try:
+        await checkpoint()
+        raise error
+    finally:
+        del error  # no cycle through the traceback
+
+
+def may_wait(lines: Sequence[Line], costs: Sequence[float], now: float) -> bool:
+    """Tell whether somebody who cannot be let in now may wait: no line is full, and the wait not too long."""
     if any(len(line.waiters) >= line.max_waiting for line in lines):
-        return refusal(lines, costs, now)
+        return False
     patience = min(line.max_wait for line in lines)
-    if patience == math.inf or foresee(lines, now).place(lines, costs, now)[0] <= now + patience:
-        return None
-    return refusal(lines, costs, now)
+    return patience == math.inf or foresee(lines, now).place(lines, costs, now)[0] <= now + patience
 
 
 def retime(line: Line, now: float, *, shrunk: bool = False) -> None:

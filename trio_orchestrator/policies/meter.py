@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from types import FunctionType, MethodType, TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar, TypeVarTuple, final
 
@@ -122,6 +122,7 @@ class CallMeter(Policy, Instrument):
 
     **Windows** expire when they are read, in steps of a thirtieth: a figure covers the window less up to one step.
     A call that is cancelled from outside is neither a success nor a failure; one ended by a time-out of ours failed.
+    Whatever was counted in an earlier run of Trio is forgotten in the next, whose clock is another one.
 
     Args:
         window: Seconds, > 0 and finite.
@@ -140,6 +141,7 @@ class CallMeter(Policy, Instrument):
     __slots__ = (
         "_judge",
         "_key",
+        "_latest",
         "_marks",
         "_max_keys",
         "_name",
@@ -170,6 +172,7 @@ class CallMeter(Policy, Instrument):
         self._max_keys = count("max_keys", max_keys, 1)
         self._name = name
         self._traffic: OrderedDict[Hashable, Traffic] = OrderedDict()  # the key called last is the last one
+        self._latest = -inf  # when it was last used
         self._marks: ContextVar[dict[Hashable, Mark] | None] = ContextVar("trio_orchestrator.marks", default=None)
         self._watchers: tuple[Watcher, ...] = ()
         self._remember = 1  # so many failures of a kind, one after the other
@@ -273,6 +276,7 @@ class CallMeter(Policy, Instrument):
             watcher.failed(key, traffic, now, times)
 
     def _opened(self, key: Hashable, now: float) -> Traffic:
+        self._look(now)
         traffic = self._traffic.get(key)
         if traffic is None:
             if len(self._traffic) >= self._max_keys:
@@ -282,16 +286,22 @@ class CallMeter(Policy, Instrument):
             self._traffic.move_to_end(key)
         return traffic
 
+    def _look(self, now: float) -> None:
+        """Forget all if the clock is that of another run."""
+        if now < self._latest:
+            self._traffic.clear()
+        self._latest = now
+
     # -------------------------------------------------------------------------------------------- reading
 
     def keys(self) -> tuple[Hashable, ...]:
         """Return what was called in the window, in the order of the last calls."""
-        now = current_time()
+        self._look(now := current_time())
         return tuple(key for key, traffic in self._traffic.items() if any(traffic.counts(now)))
 
     def statistics(self, key: Hashable = None) -> MeterStatistics:
         """Return what passed in the window for one key; None: for all of them together. Sync."""
-        now = current_time()
+        self._look(now := current_time())
         found = self._traffic.values() if key is None else [self._traffic[key]] if key in self._traffic else []
         counted = [traffic.counts(now) for traffic in found]
         calls, failures, retries = (sum(counts[which] for counts in counted) for which in range(3))
@@ -312,6 +322,7 @@ class CallMeter(Policy, Instrument):
 
     def traffic_of(self, key: Hashable) -> Traffic | None:
         """Return what is counted for `key`; None if it was never called, or is forgotten."""
+        self._look(current_time())
         return self._traffic.get(key)
 
     def watch(self, watcher: Watcher, *, remember: int = 1) -> None:

@@ -13,7 +13,7 @@ from trio_orchestrator.abc import Policy
 from trio_orchestrator.algorithms.argument import count
 from trio_orchestrator.algorithms.gcra import Gcra
 from trio_orchestrator.algorithms.sliding_log import SlidingLog
-from trio_orchestrator.policies.line import give_back, objection, refusal, retime, settle, take, wait
+from trio_orchestrator.policies.line import give_back, may_wait, refusal, refuse, retime, settle, take, wait
 from trio_orchestrator.policies.rate_limit import RateLimit, RateStatistics
 
 T = TypeVar("T")
@@ -262,11 +262,10 @@ class RateLimits(Policy):
         costs, now = self._price(cost), current_time()
         if (tokens := take(self._lines, costs, now)) is not None:
             await settle(self._lines, costs, tokens)
-        elif (error := objection(self._lines, costs, now)) is not None:
-            await checkpoint()
-            raise error
-        else:
+        elif may_wait(self._lines, costs, now):
             await wait(self._lines, costs, now)
+        else:
+            await refuse(self._lines, costs, now)
 
     def acquire_nowait(self, cost: float | Sequence[float] = 1) -> None:
         """Take `cost` from every limit now, if nobody waits and all allow it. Sync.
@@ -293,8 +292,8 @@ class RateLimits(Policy):
         """
         costs, now = (1,) * len(self._lines), current_time()
         if take(self._lines, costs, now) is None:
-            if (error := objection(self._lines, costs, now)) is not None:
-                raise error
+            if not may_wait(self._lines, costs, now):
+                raise refusal(self._lines, costs, now)
             await wait(self._lines, costs, now)
         return await fn(*args)
 

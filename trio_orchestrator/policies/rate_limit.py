@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, final
 
 from trio import current_time
-from trio.lowlevel import checkpoint
 
 from trio_orchestrator.abc import Policy
 from trio_orchestrator.algorithms.argument import above, at_least, count
 from trio_orchestrator.algorithms.gcra import Reply
 from trio_orchestrator.policies.forecast import foresee
-from trio_orchestrator.policies.line import Line, Rule, objection, refusal, retime, settle, take, wait
+from trio_orchestrator.policies.line import Line, Rule, may_wait, refusal, refuse, retime, settle, take, wait
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -129,11 +128,10 @@ class RateLimit(Policy):
         lines, costs, now = (self._line,), (self._price(cost),), current_time()
         if (tokens := take(lines, costs, now)) is not None:
             await settle(lines, costs, tokens)
-        elif (error := objection(lines, costs, now)) is not None:
-            await checkpoint()
-            raise error
-        else:
+        elif may_wait(lines, costs, now):
             await wait(lines, costs, now)
+        else:
+            await refuse(lines, costs, now)
 
     def acquire_nowait(self, cost: float = 1) -> None:
         """Take `cost` now, if nobody waits and the limit allows it. Sync.
@@ -159,8 +157,8 @@ class RateLimit(Policy):
         """
         line, now = self._line, current_time()
         if not line.take_now(now, 1):
-            if (error := objection((line,), (1,), now)) is not None:
-                raise error
+            if not may_wait((line,), (1,), now):
+                raise refusal((line,), (1,), now)
             await wait((line,), (1,), now)
         return await fn(*args)
 

@@ -222,25 +222,28 @@ class Retry(Policy):
         failure: Exception | None = None
         if budget is not None:
             budget.begin()
-        while True:
-            try:
-                result = await fn(*args)
-            except Exception as error:
-                delay = self._pause_after(callee(fn, args), error, attempt, started_at, since)
-                if delay is None:
-                    raise
-                if budget is not None:
-                    failure = error
-            else:
-                if budget is not None:
-                    settle(budget, attempt, failure)
-                return result
-            if delay:
-                await sleep(delay)
-            else:
-                await checkpoint()
-            since = EXHAUSTIONS.count
-            attempt += 1
+        try:
+            while True:
+                try:
+                    result = await fn(*args)
+                except Exception as error:
+                    delay = self._pause_after(callee(fn, args), error, attempt, started_at, since)
+                    if delay is None:
+                        raise
+                    if budget is not None:
+                        failure = error
+                else:
+                    if budget is not None:
+                        settle(budget, attempt, failure)
+                    return result
+                if delay:
+                    await sleep(delay)
+                else:
+                    await checkpoint()
+                since = EXHAUSTIONS.count
+                attempt += 1
+        finally:
+            del failure  # no cycle through the traceback
 
     def _pause_after(
         self, fn: Callable[..., object], error: Exception, attempt: int, started_at: float, since: int

@@ -112,6 +112,7 @@ class SpendGuard(Policy):
         "_full",
         "_gate",
         "_limit",
+        "_metered_at",
         "_name",
         "_on_stopped",
         "_on_warned",
@@ -155,6 +156,7 @@ class SpendGuard(Policy):
         self._usual = Usual(_USUAL_OVER)
         self._calendar = Calendar(per)
         self._traffic: Traffic | None = None
+        self._metered_at = -inf  # when the rate was last looked at
         self._account = self._new_account()
         self._full = self._account.ledger.most
         if not self._full:
@@ -280,9 +282,10 @@ class SpendGuard(Policy):
         return self._usual.value if self._usual.learned >= _USUAL_AFTER else 0.0
 
     def _metered(self, now: float) -> Traffic:
-        if self._traffic is None:
+        if self._traffic is None or now < self._metered_at:  # in another run, whose clock is another one
             window = _WINDOWS[self._per]
             self._traffic = Traffic(window, window, now)
+        self._metered_at = now
         return self._traffic
 
     def _projected(self, now: float, wall: float) -> Decimal:

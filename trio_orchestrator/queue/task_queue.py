@@ -308,6 +308,8 @@ class TaskQueue:
     async def wait_below(self, bound: float) -> None:
         """Wait until fewer than `bound` jobs wait (retry-scheduled ones count). Always a checkpoint.
 
+        Cancelling the wait changes nothing.
+
         Raises:
             RuntimeError: It was called from inside a job of this queue.
             trio.ClosedResourceError: The queue was closed before.

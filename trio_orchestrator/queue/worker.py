@@ -259,9 +259,11 @@ class Worker:
     def _close_verdict(self, task: Task, *, timed_out: bool = False) -> None:
         if self._verdict is not None:
             verdict, self._verdict = self._verdict, None
-            nursery = task.parent_nursery
-            around = None if nursery is None else nursery.parent_task
-            verdict.close(timed_out=timed_out, outside=self.caller or around)
+            caller, nursery = self.caller, task.parent_nursery
+            if caller is not None or nursery is None:
+                verdict.close(timed_out=timed_out, outside=caller)
+            else:
+                verdict.close(timed_out=timed_out, outside=nursery.parent_task, nursery=nursery)
 
     async def _body_broke(self, error: BaseException | None, task: Task) -> None:
         """The body ended by `Cancelled` (None: our scope absorbed it), a group with one, or another `BaseException`."""
