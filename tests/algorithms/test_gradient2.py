@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulations.runaway import PublishedGradient2, feed, of_capacity, saturate
@@ -76,6 +76,7 @@ def test_ours_comes_back_when_the_service_has_recovered() -> None:
     assert limits[-1] == pytest.approx(79)
 
 
+@settings(max_examples=20)
 @given(capacity=st.integers(30, 120), tolerance=st.floats(1, 4), queue=st.floats(1, 10))
 def test_it_settles_where_the_queue_and_the_tolerance_say(capacity: int, tolerance: float, queue: float) -> None:
     rule = Gradient2(tolerance=tolerance, queue=queue, maximum=1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from random import Random
 
 from trio_orchestrator.algorithms.lane import Place
 from trio_orchestrator.algorithms.schedule import Schedule
@@ -238,3 +239,16 @@ def test_what_came_out_of_order_stands_between_the_ranks() -> None:
     schedule.push(Thing(4))
     assert (schedule._heaped, schedule._leveled, schedule._buried) == (1, 3, 0)
     assert drained(schedule) == [3, 0, 1, 2, 4]
+
+
+def test_what_is_left_of_a_heap_that_was_compacted_is_in_order() -> None:
+    ranks = [float(rank) for rank in range(1, 401)]
+    Random(1).shuffle(ranks)
+    items = [thing(seq, rank=rank) for seq, rank in enumerate(ranks)]  # 32 ranks have a deque, the others share a heap
+    schedule = filled(*items)
+    gone = [item for item in items if item._make_terms().rank % 4]
+    for item in gone:
+        schedule.discard(item)
+    assert schedule._heaped < 300  # it was compacted
+    assert len(schedule) == 100
+    assert [ranks[seq] for seq in drained(schedule)] == [float(rank) for rank in range(4, 401, 4)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulations.runaway import feed, of_capacity
@@ -57,6 +57,7 @@ def test_a_call_without_a_duration_queues_nowhere() -> None:
     assert feed(Vegas(), lambda limit, update: 0.0, 3) == [20, 20, 26, 32]
 
 
+@settings(max_examples=20)
 @given(capacity=st.integers(1, 200))
 def test_it_settles_a_few_above_any_capacity_for_good(capacity: int) -> None:
     """Also where the first call was already one of too many."""

@@ -30,6 +30,8 @@ class Subject:
     make: Callable[[], Policy]
     waits: bool = False
     """Whether its `call` may wait, and so has checkpoints of its own."""
+    seeds: int = 3
+    """Under how many schedules it is cancelled."""
 
     def __str__(self) -> str:
         return self.name
@@ -140,7 +142,7 @@ def exception_passes_bare(subject: Subject) -> int:
     return len(errors)
 
 
-def cancelled_is_neutral(subject: Subject, seeds: range = range(3)) -> int:
+def cancelled_is_neutral(subject: Subject) -> int:
     """Cancelled at each of its checkpoints, it gives everything back, learns nothing, and calls pass again."""
 
     async def scenario(injector: CancelAt) -> None:
@@ -154,7 +156,7 @@ def cancelled_is_neutral(subject: Subject, seeds: range = range(3)) -> int:
             assert getattr(statistics, "failures", 0) == getattr(statistics, "dropped", 0) == 0, statistics
         await assert_whole(policy)
 
-    return cancelled_everywhere(scenario, seeds=seeds)
+    return cancelled_everywhere(scenario, seeds=range(subject.seeds))
 
 
 def cancelled_among_others(subject: Subject) -> int:
@@ -224,9 +226,9 @@ def hundred_callers(subject: Subject) -> int:
         assert sorted(results, key=lambda result: int(str(result))) == list(range(100))
         await assert_whole(policy)
 
-    for seed in range(2):
+    for seed in range(subject.seeds):
         run_virtual(main, seed=seed)
-    return 2
+    return subject.seeds
 
 
 def no_checkpoint_of_its_own(subject: Subject) -> int:

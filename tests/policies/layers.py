@@ -92,6 +92,9 @@ class Layer:
     def started(self, gauge: Gauge) -> Callable[[], object] | None:
         return None
 
+    async def operate(self, number: int) -> None:
+        """Do one of the things that an operator or a server may do to it at any time."""
+
     def ended(self, outside: Gauge) -> None:
         """Check the totals, without a wait."""
         assert self.gauge.in_flight == 0
@@ -123,6 +126,11 @@ class Slots(Layer):
         self._limit = limit
         self._tokens = policy.tokens
 
+    async def operate(self, number: int) -> None:
+        if isinstance(self.policy, Bulkhead):
+            self.policy.limit = 1 + number % 3
+            self._limit = max(self._limit, self.policy.limit)
+
     def started(self, gauge: Gauge) -> None:
         assert gauge.in_flight <= self._limit, self
         assert gauge.in_flight <= self._tokens.borrowed_tokens, self
@@ -139,6 +147,13 @@ class Starts(Layer):
     def __init__(self, policy: RateLimiter | SlidingWindow | RateLimits) -> None:
         super().__init__(policy)
         self._members = policy.limiters if isinstance(policy, RateLimits) else (policy,)
+
+    async def operate(self, number: int) -> None:
+        member = self._members[number % len(self._members)]
+        if number % 3:
+            member.hold(number / 4)
+        else:
+            member.observe(number % 2, number / 4)
 
     def ended(self, outside: Gauge) -> None:
         super().ended(outside)
@@ -169,6 +184,13 @@ class Circuits(Layer):
         self._breaker, self._probes = policy, probes
         self._out = Counter[int]()
         self._forgets = "seconds" in repr(getattr(policy, "parameters")()["trip"])  # the last calls are kept for ever
+
+    async def operate(self, number: int) -> None:
+        if number % 3:
+            with self._breaker.isolate():
+                await trio.sleep(number / 4)
+        else:
+            self._breaker.reset()
 
     def started(self, gauge: Gauge) -> Callable[[], object] | None:
         state = self._breaker.state

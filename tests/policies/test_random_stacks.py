@@ -154,8 +154,12 @@ class World:
         assert all(isinstance(leaf, Boom) for leaf in leaves(error)), error
         return "own"
 
-    async def run(self, callers: list[Caller], cancel_at: float) -> None:
-        """Have all call, cancel some of them together, and look at what is left."""
+    async def operate(self, at: float, place: int, number: int) -> None:
+        await trio.sleep(at)
+        await self.layers[place % len(self.layers)].operate(number)
+
+    async def run(self, callers: list[Caller], operations: list[tuple[float, int, int]], cancel_at: float) -> None:
+        """Have all call, operate on some policies, cancel some callers together, and look at what is left."""
         together = trio.CancelScope()
 
         async def group() -> None:
@@ -167,6 +171,8 @@ class World:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(group)
+            for operation in operations:
+                nursery.start_soon(self.operate, *operation)
             for number, caller in enumerate(callers):
                 if not caller.together:
                     nursery.start_soon(self.call, number, caller)
@@ -215,6 +221,7 @@ class World:
     make_budget=BUDGETS,
     script=st.lists(st.tuples(st.sampled_from(KINDS), SECONDS | st.just(0.0)), min_size=1, max_size=8),
     callers=st.lists(CALLERS, min_size=1, max_size=30),
+    operations=st.lists(st.tuples(SECONDS, st.integers(0, 4), st.integers(0, 11)), max_size=3),
     cancel_at=st.integers(0, 48).map(lambda quarters: quarters / 4) | st.just(10 * HANGS),
     seed=st.integers(0, 2**32 - 1),
 )
@@ -223,12 +230,13 @@ def test_any_stack_keeps_all_promises(
     make_budget: Callable[[], Budget | None],
     script: list[tuple[str, float]],
     callers: list[Caller],
+    operations: list[tuple[float, int, int]],
     cancel_at: float,
     seed: int,
 ) -> None:
     async def main() -> None:
         world = World(layers, make_budget(), script)
-        await world.run(callers, cancel_at)
+        await world.run(callers, operations, cancel_at)
         await world.rest()
 
     run_virtual(main, seed=seed)

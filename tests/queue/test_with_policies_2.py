@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 
 import pytest
@@ -52,6 +53,7 @@ from trio_orchestrator import (
 )
 from trio_orchestrator.abc import Budget, Policy
 from trio_orchestrator.algorithms.backoff import Constant
+from trio_orchestrator.testing import run_virtual
 
 
 class Halves:
@@ -529,3 +531,27 @@ async def test_the_tokens_of_a_bulkhead_are_slots_for_a_queue_and_for_others() -
     assert line.peak == 3
     assert [at for at, _ in line.events] == [0] * 3 + [1] * 3 + [2, 3, 4, 5, 6, 7]
     assert bulkhead.is_idle
+
+
+def test_a_success_lets_one_go_first_through_a_gate_that_is_shut_for_an_unknown_time() -> None:
+    """A breaker's probe is out: another job is refused, nobody knows for how long. It is until the probe is back."""
+
+    async def main() -> None:
+        breaker = CircuitBreaker(trip=Consecutive(1), cooldown=10)
+        starts: list[float] = []
+
+        async def body() -> None:
+            starts.append(trio.current_time())
+            await trio.sleep(0.5)
+
+        with suppress(OSError):
+            with breaker.guard():
+                raise OSError
+        await trio.sleep(10)
+        async with open_task_queue(concurrency=2, protect=breaker) as queue:
+            for _ in range(5):
+                queue.submit_nowait(body)
+        assert starts == [10, 10.5, 11, 11, 11.5]  # the probe; one goes first; its success opens the gate for all
+
+    for seed in range(3):
+        run_virtual(main, seed=seed)

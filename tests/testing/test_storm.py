@@ -124,6 +124,7 @@ def test_the_last_of_them_may_come_exactly_when_the_window_is_over() -> None:
     assert complaint([0.0, 0.5, 0.5], 2, 1.0) is None
     assert complaint([0.0, 0.5, 0.4999], 2, 1.0) is not None
     assert complaint([100.0, 100.0, 100.0], 2, inf) is not None
+    assert complaint([0.0] + [0.2] * 50, 5, 1.0) is None  # a sum of floats is not quite that of the numbers
 
 
 def test_the_message_tells_what_from_where_how_often_and_when() -> None:

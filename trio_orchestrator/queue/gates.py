@@ -29,7 +29,8 @@ class Gate:
 
     After a known time it opens for all, over `ramp` seconds: then at most `max(1, floor(limit * elapsed / ramp))` jobs
     have passed, and each step is late by a random part of itself, so that many processes do not move in step. After an
-    unknown time (a random one of at most 1, 2, 4 ... 30 s) one job goes first, and its success opens the gate for all.
+    unknown time (a random one of at most 1, 2, 4 ... 30 s) one job goes first, and its success opens the gate for all. It
+    goes at once when a call that had been let in before succeeds meanwhile.
 
     Args:
         name: Shown in statistics, logs and warnings.
@@ -120,6 +121,16 @@ class Gate:
         else:
             self._until = -math.inf
             self.refused(math.inf)
+
+    def encouraged(self) -> None:
+        """Hear that a call which had been let in before has succeeded. Sync.
+
+        A gate that is shut for an unknown time lets one job go first now: what refused the others may have a place
+        again, or the probe that they waited for has come back.
+        """
+        if self._probing and trio.current_time() < self._until < math.inf:
+            self._until = trio.current_time()
+            self._tell()
 
     # --------------------------------------------------------------------------------------------- passing
 

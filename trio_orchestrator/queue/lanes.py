@@ -113,6 +113,8 @@ class Lanes:
         if seat.probe is job:
             seat.probe = None
             gate.answered(success=success)
+        elif success:
+            gate.encouraged()
 
     def refused(self, job: JobHandle[Any], gate: Gate, retry_after: float) -> float:
         """The policy around an attempt refused it. Return for how long the gate is shut now."""
