@@ -54,7 +54,9 @@ def test_what_was_collected_here_agrees_with_what_is_listed(request: pytest.Fixt
     """Where a file of the lists was collected in this run, each of its listed tests was."""
     collected = {item.nodeid.partition("[")[0] for item in request.session.items}
     files = {nodeid.partition("::")[0] for nodeid in collected}
-    whole = not (request.config.option.keyword or request.config.option.markexpr or getattr(request.config.option, "lf", False))
+    whole = not (
+        request.config.option.keyword or request.config.option.markexpr or getattr(request.config.option, "lf", False)
+    )
     narrowed = any("::" in argument for argument in request.config.invocation_params.args)
     if not whole or narrowed:  # a part of a file was asked for
         return

@@ -24,5 +24,5 @@ def test_an_export_passes() -> None:
 
 @pytest.mark.parametrize("spent", ["x", "-1", "nan", "inf", "1e60"])
 def test_what_is_no_amount_is_refused(spent: str) -> None:
-    with pytest.raises(ValueError, match="^exported "):
+    with pytest.raises(ValueError, match=r"^exported "):
         check_exported(EXPORTED | {"spent": spent}, "day")

@@ -74,3 +74,42 @@ def test_a_probe_of_an_earlier_round_keeps_no_place_in_the_next_one() -> None:
     assert not circuit.out
     admit(circuit, 60.0)
     admit(circuit, 60.0)
+
+
+def leases(cooldown: float, times: int, **rules: Any) -> list[float]:
+    """Let each probe hang until its lease is over; return how long the leases were."""
+    circuit = make(cooldown=cooldown, **rules)
+    circuit.open(0.0)
+    now, lengths = cooldown, list[float]()
+    for _ in range(times):
+        ends_at = admit(circuit, now).lease_ends_at
+        lengths.append(ends_at - now)
+        now = ends_at
+    return lengths
+
+
+def test_a_lease_that_ran_out_is_doubled_unless_it_was_named() -> None:
+    assert leases(10.0, 7) == [10, 20, 40, 80, 160, 300, 300]
+    assert leases(0.25, 4) == [0.25, 1, 2, 4]
+    assert leases(512.0, 3) == [512, 512, 512]
+    assert leases(10.0, 3, probe_lease=4.0) == [4, 4, 4]
+
+
+class Highest:
+    """A random source that always draws the most."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+def test_who_is_refused_in_a_ramp_comes_back_before_its_end() -> None:
+    circuit = make(ramp=10.0, rng=Highest())
+    circuit.open(0.0)
+    end(circuit, 30.0, failed=False)
+    admit(circuit, 30.0)
+    answer = circuit.admit(39.5)
+    assert not isinstance(answer, Permit)
+    assert answer.retry_after == 0.5

@@ -62,6 +62,7 @@ class BulkheadMachine(RuleBasedStateMachine):
         self.stepper = Stepper(seed)
         self.policy = self.make(limit)
         self.limit: float = limit
+        self.first_limit = limit
         self.line: list[User] = []
         self.inside: list[User] = []
         self.refused = 0
@@ -154,12 +155,15 @@ class BulkheadMachine(RuleBasedStateMachine):
         assert (statistics.limit, statistics.in_flight) == (self.limit, len(self.inside))
         assert (statistics.waiting, statistics.refused) == (len(self.line), self.refused)
         assert len(self.inside) >= self.limit or not self.line, "somebody waits although there is room"
-        assert self.policy.is_idle is not bool(self.inside or self.line)
+        assert self.policy.is_idle is (self.is_unchanged() and not (self.inside or self.line))
 
     def teardown(self) -> None:
         if hasattr(self, "stepper"):
             self.stepper.close()
-            assert self.policy.is_idle
+            assert self.policy.is_idle is self.is_unchanged()
+
+    def is_unchanged(self) -> bool:
+        return self.limit == self.first_limit
 
 
 @final
@@ -186,6 +190,9 @@ class _Wheel(Control):
 
 class AdaptiveMachine(BulkheadMachine):
     """In addition: each attempt ends in exactly one of three ways, and the limit in force follows the rule."""
+
+    def is_unchanged(self) -> bool:
+        return True  # what it has learned does not count
 
     def make(self, limit: int) -> Any:
         self.limits: list[float] = [limit]

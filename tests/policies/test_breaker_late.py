@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest

@@ -146,6 +146,15 @@ async def test_zero_is_not_at_all(autojump_clock: MockClock, options: dict[str, 
     assert (trio.current_time(), bulkhead.is_idle) == (1, True)
 
 
+def test_one_whose_limit_was_changed_is_not_as_a_new_one() -> None:
+    """A `PerKey` must not forget it: made again, it would have the old limit."""
+    bulkhead = Bulkhead(2)
+    bulkhead.limit = 3
+    assert not bulkhead.is_idle
+    bulkhead.limit = 2
+    assert bulkhead.is_idle
+
+
 def test_slot_nowait_raises_would_block() -> None:
     bulkhead = Bulkhead(2)
     with bulkhead.slot_nowait(), bulkhead.slot_nowait():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 import trio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.layers import (
@@ -108,7 +108,7 @@ class Caller:
 
 CALLERS = st.builds(
     Caller,
-    at=st.integers(0, 12).map(lambda halves: halves / 2),
+    at=st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0, 8.0]),
     patience=st.just(math.inf) | st.just(math.inf) | SECONDS,
     together=st.booleans(),
 )
@@ -216,11 +216,12 @@ class World:
         self.check()
 
 
+@settings(max_examples=3 * settings().max_examples)
 @given(
     layers=st.lists(LAYERS, min_size=2, max_size=5),
     make_budget=BUDGETS,
     script=st.lists(st.tuples(st.sampled_from(KINDS), SECONDS | st.just(0.0)), min_size=1, max_size=8),
-    callers=st.lists(CALLERS, min_size=1, max_size=30),
+    callers=st.integers(1, 30).flatmap(lambda number: st.lists(CALLERS, min_size=number, max_size=number)),
     operations=st.lists(st.tuples(SECONDS, st.integers(0, 4), st.integers(0, 11)), max_size=3),
     cancel_at=st.integers(0, 48).map(lambda quarters: quarters / 4) | st.just(10 * HANGS),
     seed=st.integers(0, 2**32 - 1),

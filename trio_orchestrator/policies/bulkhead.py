@@ -57,12 +57,13 @@ class Bulkhead(Policy):
         ValueError: A number is out of its range, or NaN.
     """
 
-    __slots__ = ("_line",)
+    __slots__ = ("_began_with", "_line")
 
     def __init__(
         self, limit: float, *, max_waiting: float = math.inf, max_wait: float = math.inf, name: str = "bulkhead"
     ) -> None:
         self._line = Line(count("limit", limit, 1), max_waiting=max_waiting, max_wait=max_wait, name=name)
+        self._began_with = self.limit
 
     def parameters(self) -> dict[str, object]:
         """Return what it was made with; the limit as it is now."""
@@ -132,8 +133,8 @@ class Bulkhead(Policy):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in flight, and nobody waits."""
-        return self._line.is_idle
+        """Whether it is as a new one: nothing is in flight, nobody waits, and the limit is the one it was made with."""
+        return self._line.is_idle and self.limit == self._began_with
 
     def statistics(self) -> BulkheadStatistics:
         """Return a snapshot. Sync, and cheap."""

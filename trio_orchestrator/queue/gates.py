@@ -29,8 +29,8 @@ class Gate:
 
     After a known time it opens for all, over `ramp` seconds: then at most `max(1, floor(limit * elapsed / ramp))` jobs
     have passed, and each step is late by a random part of itself, so that many processes do not move in step. After an
-    unknown time (a random one of at most 1, 2, 4 ... 30 s) one job goes first, and its success opens the gate for all. It
-    goes at once when a call that had been let in before succeeds meanwhile.
+    unknown time (a random one of at most 1, 2, 4 ... 30 s) one job goes first, and its success opens the gate for all.
+    It goes at once when a call that had been let in before succeeds meanwhile.
 
     Args:
         name: Shown in statistics, logs and warnings.

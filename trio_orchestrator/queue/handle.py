@@ -196,7 +196,7 @@ class Failure:
             raise error.with_traceback(self.traceback)
         finally:
             error.__context__ = context
-            del error, context
+            del self, error, context  # no cycle through the traceback, here and below
 
 
 class JobHandle(Generic[T_co]):
@@ -300,7 +300,10 @@ class JobHandle(Generic[T_co]):
             await checkpoint()
         else:
             await self._park()
-        return self._deliver()
+        try:
+            return self._deliver()
+        finally:
+            del self
 
     async def _ended(self) -> None:
         """Wait until the job has ended, and raise nothing of it. Always a checkpoint. A failure stays unseen."""
@@ -317,7 +320,10 @@ class JobHandle(Generic[T_co]):
         """
         if not self.done:
             raise trio.WouldBlock
-        return self._deliver()
+        try:
+            return self._deliver()
+        finally:
+            del self
 
     @enable_ki_protection
     def cancel(self, reason: str = "") -> None:
@@ -380,9 +386,12 @@ class JobHandle(Generic[T_co]):
             return cast("T_co", self._outcome)
         if self._waiters is UNSEEN:
             self._engine.seen(self)
-        if isinstance(self._outcome, Failure):
-            self._outcome.deliver()
-        raise self._rejection()
+        try:
+            if isinstance(self._outcome, Failure):
+                self._outcome.deliver()
+            raise self._rejection()
+        finally:
+            del self
 
     def _rejection(self) -> Exception:
         """Make the error of a job that was cancelled or dropped; its last failure, if it had one, is the cause."""

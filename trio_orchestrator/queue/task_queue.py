@@ -155,6 +155,8 @@ class TaskQueue:
                 with trio.CancelScope(shield=True):
                     await job._ended()
             raise
+        finally:
+            del job  # no cycle through the traceback
 
     def _keep_callers_deadline(self, job: JobHandle[Any]) -> None:
         if self._engine.retry_of(job) is not None:
