@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trio_orchestrator.algorithms.backoff import Linear as Linear
     from trio_orchestrator.algorithms.circuit import CircuitState as CircuitState
     from trio_orchestrator.algorithms.envoy import EnvoyGradient as EnvoyGradient
+    from trio_orchestrator.algorithms.gcra import Reply as Reply
     from trio_orchestrator.algorithms.gradient2 import Gradient2 as Gradient2
     from trio_orchestrator.algorithms.quantile import Quantile as Quantile
     from trio_orchestrator.algorithms.sketch import Quantiles as Quantiles
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from trio_orchestrator.policies.http import http_retry_after as http_retry_after
     from trio_orchestrator.policies.http import http_transient as http_transient
     from trio_orchestrator.policies.meter import CallMeter as CallMeter
+    from trio_orchestrator.policies.meter import MeterGuard as MeterGuard
     from trio_orchestrator.policies.meter import MeterStatistics as MeterStatistics
     from trio_orchestrator.policies.meter import Spacing as Spacing
     from trio_orchestrator.policies.per_key import PerKey as PerKey
@@ -119,12 +121,14 @@ if TYPE_CHECKING:
     from trio_orchestrator.policies.retry import Retry as Retry
     from trio_orchestrator.policies.slot import AsyncPlace as AsyncPlace
     from trio_orchestrator.policies.slot import PlaceNowait as PlaceNowait
+    from trio_orchestrator.policies.spend import Charge as Charge
     from trio_orchestrator.policies.spend import SpendGuard as SpendGuard
     from trio_orchestrator.policies.spend import SpendStatistics as SpendStatistics
     from trio_orchestrator.policies.stack import Stack as Stack
     from trio_orchestrator.policies.storm import StormAlarm as StormAlarm
     from trio_orchestrator.policies.storm import StormStatistics as StormStatistics
     from trio_orchestrator.policies.throttle import SreThrottle as SreThrottle
+    from trio_orchestrator.policies.throttle import ThrottleGuard as ThrottleGuard
     from trio_orchestrator.policies.throttle import ThrottleStatistics as ThrottleStatistics
     from trio_orchestrator.policies.throttling import aws_throttled as aws_throttled
     from trio_orchestrator.policies.throttling import aws_transient as aws_transient
@@ -160,6 +164,7 @@ _HOMES = {
     ),
     "algorithms.circuit": "CircuitState",
     "algorithms.envoy": "EnvoyGradient",
+    "algorithms.gcra": "Reply",
     "algorithms.gradient2": "Gradient2",
     "algorithms.quantile": "Quantile",
     "algorithms.sketch": "Quantiles",
@@ -186,16 +191,16 @@ _HOMES = {
     "policies.fallback": "Fallback",
     "policies.hedge": "Hedge HedgeStatistics",
     "policies.http": "HttpRetryAfter http_retry_after http_transient",
-    "policies.meter": "CallMeter MeterStatistics Spacing",
+    "policies.meter": "CallMeter MeterGuard MeterStatistics Spacing",
     "policies.per_key": "PerKey PerKeyStatistics",
     "policies.rate": "RateLimiter RateLimits SlidingWindow",
     "policies.rate_limit": "RateLimit RateStatistics",
     "policies.retry": "Retry",
     "policies.slot": "AsyncPlace PlaceNowait",
-    "policies.spend": "SpendGuard SpendStatistics",
+    "policies.spend": "Charge SpendGuard SpendStatistics",
     "policies.stack": "Stack",
     "policies.storm": "StormAlarm StormStatistics",
-    "policies.throttle": "SreThrottle ThrottleStatistics",
+    "policies.throttle": "SreThrottle ThrottleGuard ThrottleStatistics",
     "policies.throttling": "aws_throttled aws_transient http_throttled redis_transient socket_transient",
     "policies.timeout": "Timeout",
     "queue.failures": "Failures",
@@ -230,6 +235,7 @@ __all__ = [
     "BulkheadStatistics",
     "CallMeter",
     "Changes",
+    "Charge",
     "CircuitBreaker",
     "CircuitClosed",
     "CircuitGuard",
@@ -284,6 +290,7 @@ __all__ = [
     "LogInstrument",
     "MapOptions",
     "MapOutcome",
+    "MeterGuard",
     "MeterStatistics",
     "OrchestratorError",
     "Overflow",
@@ -305,6 +312,7 @@ __all__ = [
     "Ratio",
     "Recorder",
     "RejectedError",
+    "Reply",
     "Retry",
     "RetryBudget",
     "RetryBudgetStatistics",
@@ -327,6 +335,7 @@ __all__ = [
     "StormStatistics",
     "Tally",
     "TaskQueue",
+    "ThrottleGuard",
     "ThrottleStatistics",
     "Timeout",
     "TokenQuota",

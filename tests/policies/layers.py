@@ -123,13 +123,18 @@ class Slots(Layer):
 
     def __init__(self, policy: Bulkhead | AdaptiveLimiter, limit: float) -> None:
         super().__init__(policy)
-        self._limit = limit
+        self._limit = self._made_with = limit
         self._tokens = policy.tokens
 
     async def operate(self, number: int) -> None:
         if isinstance(self.policy, Bulkhead):
             self.policy.limit = 1 + number % 3
             self._limit = max(self._limit, self.policy.limit)
+
+    def rested(self) -> None:
+        if isinstance(self.policy, Bulkhead):  # with another limit it is not as it was made
+            self.policy.limit = self._made_with
+        super().rested()
 
     def started(self, gauge: Gauge) -> None:
         assert gauge.in_flight <= self._limit, self

@@ -216,7 +216,7 @@ class World:
         self.check()
 
 
-@settings(max_examples=3 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     layers=st.lists(LAYERS, min_size=2, max_size=5),
     make_budget=BUDGETS,

@@ -530,6 +530,8 @@ async def test_the_tokens_of_a_bulkhead_are_slots_for_a_queue_and_for_others() -
         bulkhead.limit = 1
     assert line.peak == 3
     assert [at for at, _ in line.events] == [0] * 3 + [1] * 3 + [2, 3, 4, 5, 6, 7]
+    assert not bulkhead.is_idle  # its limit is not that of a new one
+    bulkhead.limit = 3
     assert bulkhead.is_idle
 
 

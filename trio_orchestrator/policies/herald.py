@@ -43,9 +43,9 @@ class Herald:
         if circuit.mode is OPEN and self._opened:
             self._tell(self._opened, CircuitOpened(self._name, circuit.cooldown, circuit.openings, error))
         elif circuit.mode is HALF_OPEN and self._half_opened:
-            self._tell(self._half_opened, CircuitHalfOpened(self._name, now - circuit.opened_at))
+            self._tell(self._half_opened, CircuitHalfOpened(self._name, max(0.0, now - circuit.opened_at)))
         elif circuit.mode is CLOSED and self._closed:
-            self._tell(self._closed, CircuitClosed(self._name, now - circuit.first_opened_at, reset))
+            self._tell(self._closed, CircuitClosed(self._name, max(0.0, now - circuit.first_opened_at), reset))
 
     def isolated(self, circuit: Circuit) -> None:
         """Tell that it is isolated, or no longer."""

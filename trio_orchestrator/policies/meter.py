@@ -202,18 +202,18 @@ class CallMeter(Policy, Instrument):
 
         Has the checkpoints of `fn` and adds none. Cancelling it cancels `fn`.
         """
-        with Measured(self, self.key_of(fn, args)) as attempt:
+        with MeterGuard(self, self.key_of(fn, args)) as attempt:
             result = await fn(*args)
             if self._judge.classify is not None and self._judge.classify(result):
                 attempt.failed()
             return result
 
-    def guard(self, key: Hashable = None) -> Measured:
+    def guard(self, key: Hashable = None) -> MeterGuard:
         """Return a block that is one attempt: `with meter.guard("push"):`. Neither half blocks.
 
         Without a key it is named after the function that asks.
         """
-        return Measured(self, sys._getframe(1).f_code.co_qualname if key is None else key)
+        return MeterGuard(self, sys._getframe(1).f_code.co_qualname if key is None else key)
 
     def key_of(self, fn: Callable[..., object], args: tuple[Any, ...] = ()) -> Hashable:
         """Return the key that `call(fn, *args)` counts for."""
@@ -336,8 +336,8 @@ class CallMeter(Policy, Instrument):
 
 
 @final
-class Measured:
-    """One attempt, as a block; entered once. Neither half blocks."""
+class MeterGuard:
+    """One attempt, as a block; entered again, another one. Neither half blocks."""
 
     __slots__ = ("_failed", "_meter", "key")
 
@@ -352,6 +352,7 @@ class Measured:
         self._failed = True
 
     def __enter__(self) -> Self:
+        self._failed = False
         self._meter._begin(self.key)
         return self
 

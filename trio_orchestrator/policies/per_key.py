@@ -14,7 +14,10 @@ class Idle(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether its state equals that of a new one, so that it may be forgotten and made again."""
+        """Whether its state equals that of a new one, so that it may be forgotten and made again.
+
+        What an adaptive limit or a hedge has learned of latencies does not count, and is forgotten with it.
+        """
         ...
 
 

@@ -199,15 +199,15 @@ class SpendGuard(Policy):
         Raises:
             BudgetExhaustedError: It would pass the limit. `fn` was not called.
         """
-        with Charged(self, 1):
+        with Charge(self, 1):
             return await fn(*args)
 
-    def guard(self, units: int = 1) -> Charged:
+    def guard(self, units: int = 1) -> Charge:
         """Return a block that costs so many units: `with spend.guard():`. Neither half blocks.
 
         Entering it raises `BudgetExhaustedError` if it would pass the limit.
         """
-        return Charged(self, self._payable(units))
+        return Charge(self, self._payable(units))
 
     def charge(self, units: int = 1) -> None:
         """Charge so many units, for what is about to be bought. Sync.
@@ -374,8 +374,8 @@ class SpendGuard(Policy):
 
 
 @final
-class Charged:
-    """A call that costs money, as a block; entered once. Neither half blocks."""
+class Charge:
+    """A call that costs money, as a block; entered again, another one. Neither half blocks."""
 
     __slots__ = ("_account", "_guard", "_units")
 

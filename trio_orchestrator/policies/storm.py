@@ -17,7 +17,7 @@ from trio_orchestrator.algorithms.episode import LASTS, Episode, Episodes
 from trio_orchestrator.algorithms.traffic import Traffic
 from trio_orchestrator.block import Hooks, emit
 from trio_orchestrator.event import RetryScheduled, StormEnded, StormStarted
-from trio_orchestrator.policies.meter import CallMeter, Key, Measured, Watcher, share
+from trio_orchestrator.policies.meter import CallMeter, Key, MeterGuard, Watcher, share
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -177,7 +177,7 @@ class StormAlarm(Policy, Instrument):
         """
         return await self._meter.call(fn, *args)
 
-    def guard(self, key: Hashable = None) -> Measured:
+    def guard(self, key: Hashable = None) -> MeterGuard:
         """Return a block that is one attempt, as `CallMeter.guard` does. Neither half blocks."""
         return self._meter.guard(sys._getframe(1).f_code.co_qualname if key is None else key)
 
