@@ -496,3 +496,22 @@ def test_the_first_calls_of_a_client_are_not_refused_for_being_under_way() -> No
         assert refused == 50  # the minimum of 100 is let through
 
     run_virtual(main)
+
+
+def test_what_a_guard_was_told_holds() -> None:
+    def classify(result: object) -> bool:
+        if result is None:
+            raise LookupError
+        return result == "bad"
+
+    async def main() -> None:
+        throttle = SreThrottle(classify=classify)
+        with throttle.guard() as guard:
+            guard.ignore()
+            assert guard.judge("bad") == "bad"
+        with pytest.raises(LookupError), throttle.guard() as guard:
+            guard.judge(None)
+        statistics = throttle.statistics()
+        assert (statistics.failures, statistics.neutral, statistics.requests) == (0, 2, 0)
+
+    run_virtual(main)

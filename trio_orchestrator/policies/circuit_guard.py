@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, final
 
 from trio_orchestrator.algorithms.circuit import Permit
-from trio_orchestrator.policies.verdict import FAILURE, NEUTRAL, SUCCESS, Verdict
+from trio_orchestrator.policies.guard import Guard
+from trio_orchestrator.policies.verdict import SUCCESS
 
 if TYPE_CHECKING:
     from trio_orchestrator.policies.breaker import CircuitBreaker
 
-T = TypeVar("T")
-
 
 @final
-class CircuitGuard:
+class CircuitGuard(Guard):
     """One call through a circuit breaker: `with breaker.guard() as guard:`, once. Neither half blocks."""
 
-    __slots__ = ("_breaker", "_epoch", "_permit", "_verdict")
+    __slots__ = ("_breaker", "_epoch", "_permit")
 
     def __init__(self, breaker: CircuitBreaker) -> None:
+        super().__init__(breaker._judge)
         self._breaker = breaker
         self._epoch: int | None = None
         self._permit: Permit | None = None
-        self._verdict: Verdict | None = None
-
-    def fail(self) -> None:
-        """Say that the call failed, although it raises nothing."""
-        self._verdict = FAILURE
-
-    def ignore(self) -> None:
-        """Say that the call is to be neutral, however it ends."""
-        self._verdict = NEUTRAL
-
-    def judge(self, result: T) -> T:
-        """Let the breaker's `classify` look at a result, and return it. What the block raises later counts too.
-
-        What `classify` raises comes out, and the call is neutral.
-        """
-        try:
-            verdict = self._breaker._judge.of_result(result)
-        except BaseException:
-            self._verdict = NEUTRAL
-            raise
-        if verdict is FAILURE and self._verdict is None:
-            self._verdict = FAILURE
-        return result
 
     def __enter__(self) -> CircuitGuard:
         """Let the call in.

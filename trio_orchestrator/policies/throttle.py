@@ -18,6 +18,7 @@ from trio_orchestrator.algorithms.chance import CHANCE
 from trio_orchestrator.algorithms.share import refused_share
 from trio_orchestrator.errors import BudgetExhaustedError
 from trio_orchestrator.policies.failure import On
+from trio_orchestrator.policies.guard import Guard
 from trio_orchestrator.policies.verdict import FAILURE, NEUTRAL, SUCCESS, Judge, Verdict
 
 T = TypeVar("T")
@@ -238,30 +239,16 @@ class SreThrottle(Policy):
 
 
 @final
-class ThrottleGuard:
+class ThrottleGuard(Guard):
     """One call through a throttle: `with throttle.guard() as guard:`, once. Neither half blocks."""
 
-    __slots__ = ("_entry", "_throttle", "_used", "_verdict")
+    __slots__ = ("_entry", "_throttle", "_used")
 
     def __init__(self, throttle: SreThrottle) -> None:
+        super().__init__(throttle._judge)
         self._throttle = throttle
         self._entry: Entry | None = None
         self._used = False
-        self._verdict: Verdict | None = None
-
-    def fail(self) -> None:
-        """Say that the call failed, although it raises nothing."""
-        self._verdict = FAILURE
-
-    def ignore(self) -> None:
-        """Say that the call is to be neutral, however it ends."""
-        self._verdict = NEUTRAL
-
-    def judge(self, result: T) -> T:
-        """Let the throttle's `classify` look at a result, and return it. What the block raises later counts too."""
-        if self._throttle._judge.of_result(result) is FAILURE:
-            self._verdict = FAILURE
-        return result
 
     def __enter__(self) -> ThrottleGuard:
         """Let the call in.
