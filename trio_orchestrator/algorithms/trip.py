@@ -65,8 +65,22 @@ class Consecutive(Trip):
         return _InARow(self._failures)
 
 
+class _ShareRule(Trip):
+    """A rule that looks at a share of the latest calls."""
+
+    __slots__ = ("_share",)
+
+    def __init__(
+        self, ratio: float, *, calls: int | None = None, seconds: float | None = None, minimum: int | None = None
+    ) -> None:
+        self._share = _Share(ratio, calls, seconds, minimum)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._share})"
+
+
 @final
-class Ratio(Trip):
+class Ratio(_ShareRule):
     """Open when the share of failures among the latest calls is at least `ratio`.
 
     The latest calls are the last `calls`, or those of the last `seconds` (in ten buckets: a call is forgotten when it
@@ -80,43 +94,21 @@ class Ratio(Trip):
         minimum: A whole number >= 1, and at most `calls`. Default: 10, or `calls` if that is less.
     """
 
-    __slots__ = ("_window",)
-
-    def __init__(
-        self, ratio: float, *, calls: int | None = None, seconds: float | None = None, minimum: int | None = None
-    ) -> None:
-        self._window = _Share(ratio, calls, seconds, minimum)
-
-    def __repr__(self) -> str:
-        return f"Ratio({self._window})"
+    __slots__ = ()
 
     def tally(self) -> Tally:
         """Return a fresh run state."""
-        return self._window.tally()
+        return self._share.tally()
 
 
 @final
-class SlowRatio(Trip):
+class SlowRatio(_ShareRule):
     """Open when the share of *slow* calls among the latest is at least `ratio`, whether they failed or not.
 
-    What is slow is said by the breaker's `slow_call`. Everything else is as with `Ratio`.
-
-    Args:
-        ratio: A fraction, above 0 and at most 1.
-        calls: How many calls to look at: a whole number >= 1. Without it `seconds` counts.
-        seconds: How far to look back, finite and > 0. Default: 10, if `calls` is not given.
-        minimum: A whole number >= 1, and at most `calls`. Default: 10, or `calls` if that is less.
+    What is slow is said by the breaker's `slow_call`. The arguments are those of `Ratio`.
     """
 
-    __slots__ = ("_window",)
-
-    def __init__(
-        self, ratio: float, *, calls: int | None = None, seconds: float | None = None, minimum: int | None = None
-    ) -> None:
-        self._window = _Share(ratio, calls, seconds, minimum)
-
-    def __repr__(self) -> str:
-        return f"SlowRatio({self._window})"
+    __slots__ = ()
 
     @property
     def sees_slow(self) -> bool:
@@ -125,7 +117,7 @@ class SlowRatio(Trip):
 
     def tally(self) -> Tally:
         """Return a fresh run state."""
-        return _Slow(self._window.tally())
+        return _Slow(self._share.tally())
 
 
 @final
