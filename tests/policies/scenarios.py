@@ -12,6 +12,7 @@ from tests.policies.contract import Dependency, assert_whole
 from tests.policies.subjects import SUBJECTS
 from tests.queue.scenarios import scenario
 from trio_orchestrator.abc import Policy
+from trio_orchestrator.algorithms.aimd import AIMD
 from trio_orchestrator.algorithms.backoff import Constant
 from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import Consecutive
@@ -118,7 +119,7 @@ async def slots_of_a_bulkhead(injector: CancelAt) -> None:
 
 @scenario("AdaptiveLimiter.slot", "Slot.async with")
 async def slots_of_an_adaptive_limiter(injector: CancelAt) -> None:
-    limiter = AdaptiveLimiter()
+    limiter = AdaptiveLimiter(limit=AIMD(initial=2))
 
     async def visit() -> None:
         async with limiter.slot() as slot:
@@ -127,7 +128,7 @@ async def slots_of_an_adaptive_limiter(injector: CancelAt) -> None:
 
     with injector.watch():
         async with trio.open_nursery() as nursery:
-            for _ in range(25):  # more than the initial limit
+            for _ in range(5):  # more than the initial limit
                 nursery.start_soon(visit)
     assert limiter.statistics().in_flight == limiter.statistics().waiting == 0
     with limiter.slot_nowait():
