@@ -8,7 +8,7 @@ from collections import Counter
 import trio
 
 from tests.queue.rich_model import PENDING, Job, Phase, Side
-from trio_orchestrator import JobState, Overflow
+from trio_orchestrator import JobCancelledError, JobState, Overflow
 
 STATES = {
     Phase.WAITING: (JobState.WAITING,),
@@ -44,7 +44,10 @@ def come_in(side: Side, job: Job) -> None:
             side.check(job.adrift or side.closed, f"{job} ended before it was let in")
     elif call is not None and call.done:  # cancelled at the door, or sent away
         side.jobs.remove(job)
-        if call.state == "raised":
+        if job.by_run and isinstance(call.error, JobCancelledError):
+            side.check(side.fails_fast or side.closed, f"{job} was let in and cancelled at once: {call.error!r}")
+            side.unseen += 1  # nobody ever had its handle
+        elif call.state == "raised":
             side.check(isinstance(call.error, trio.ClosedResourceError), f"{job}: submit raised {call.error!r}")
             side.check(side.closed or side.leaving, f"{job} was sent away from the door")
     else:
@@ -101,6 +104,7 @@ def count(side: Side) -> None:
     seen = side.queue.statistics()
     phases = Counter(job.phase for job in side.jobs)
     ended = Counter(job.handle.state for job in side.of(Phase.ENDED) if job.handle is not None)
+    ended[JobState.CANCELLED] += side.unseen
     side.check(seen.running == phases[Phase.OUT], f"{seen.running=}, {phases=}")
     side.check(seen.waiting == phases[Phase.WAITING], f"{seen.waiting=}, {phases=}")
     side.check(seen.retry_scheduled == phases[Phase.PAUSING], f"{seen.retry_scheduled=}, {phases=}")

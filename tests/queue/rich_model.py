@@ -250,6 +250,7 @@ class Side:
     crowd: Callable[[], int]  # slots of the limiter that are in use
     private: bool
     jobs: list[Job] = field(default_factory=list)
+    unseen: int = 0  # of the jobs, those that were let in and cancelled in one instant
     queue: TaskQueue = field(init=False)
     main: Call[None] = field(init=False)
     paused: bool = False
