@@ -25,10 +25,10 @@ import trio
 from trio_orchestrator import Constant, Retry
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.errors import BudgetExhaustedError
-from trio_orchestrator.event import SpendStopped, StormStarted
 from trio_orchestrator.policies.meter import CallMeter
 from trio_orchestrator.policies.spend import SpendGuard
 from trio_orchestrator.policies.storm import StormAlarm
+from trio_orchestrator.policy_event import SpendStopped, StormStarted
 from trio_orchestrator.testing import run_virtual
 
 PRICES = {

@@ -64,23 +64,13 @@ if TYPE_CHECKING:
     from trio_orchestrator.errors import QueueFullError as QueueFullError
     from trio_orchestrator.errors import RateLimitedError as RateLimitedError
     from trio_orchestrator.errors import RejectedError as RejectedError
-    from trio_orchestrator.event import CircuitClosed as CircuitClosed
-    from trio_orchestrator.event import CircuitHalfOpened as CircuitHalfOpened
-    from trio_orchestrator.event import CircuitIsolated as CircuitIsolated
-    from trio_orchestrator.event import CircuitOpened as CircuitOpened
-    from trio_orchestrator.event import FallbackUsed as FallbackUsed
     from trio_orchestrator.event import GateOpened as GateOpened
     from trio_orchestrator.event import GateShut as GateShut
     from trio_orchestrator.event import GaveUp as GaveUp
-    from trio_orchestrator.event import HedgeStarted as HedgeStarted
     from trio_orchestrator.event import JobFinished as JobFinished
     from trio_orchestrator.event import LimitChanged as LimitChanged
     from trio_orchestrator.event import QueueDropped as QueueDropped
     from trio_orchestrator.event import RetryScheduled as RetryScheduled
-    from trio_orchestrator.event import SpendStopped as SpendStopped
-    from trio_orchestrator.event import SpendWarned as SpendWarned
-    from trio_orchestrator.event import StormEnded as StormEnded
-    from trio_orchestrator.event import StormStarted as StormStarted
     from trio_orchestrator.observe.log import LogInstrument as LogInstrument
     from trio_orchestrator.observe.recorder import Recorder as Recorder
     from trio_orchestrator.policies.adaptive import AdaptiveLimiter as AdaptiveLimiter
@@ -136,6 +126,16 @@ if TYPE_CHECKING:
     from trio_orchestrator.policies.throttling import redis_transient as redis_transient
     from trio_orchestrator.policies.throttling import socket_transient as socket_transient
     from trio_orchestrator.policies.timeout import Timeout as Timeout
+    from trio_orchestrator.policy_event import CircuitClosed as CircuitClosed
+    from trio_orchestrator.policy_event import CircuitHalfOpened as CircuitHalfOpened
+    from trio_orchestrator.policy_event import CircuitIsolated as CircuitIsolated
+    from trio_orchestrator.policy_event import CircuitOpened as CircuitOpened
+    from trio_orchestrator.policy_event import FallbackUsed as FallbackUsed
+    from trio_orchestrator.policy_event import HedgeStarted as HedgeStarted
+    from trio_orchestrator.policy_event import SpendStopped as SpendStopped
+    from trio_orchestrator.policy_event import SpendWarned as SpendWarned
+    from trio_orchestrator.policy_event import StormEnded as StormEnded
+    from trio_orchestrator.policy_event import StormStarted as StormStarted
     from trio_orchestrator.queue.failures import Failures as Failures
     from trio_orchestrator.queue.gates import Cooldown as Cooldown
     from trio_orchestrator.queue.gates import Gate as Gate
@@ -174,11 +174,7 @@ _HOMES = {
         "BudgetExhaustedError CircuitOpenError JobCancelledError JobDroppedError JobError JobTimeoutError"
         " LimitExceededError OrchestratorError QueueFullError RateLimitedError RejectedError"
     ),
-    "event": (
-        "CircuitClosed CircuitHalfOpened CircuitIsolated CircuitOpened FallbackUsed GateOpened GateShut"
-        " GaveUp HedgeStarted JobFinished LimitChanged QueueDropped RetryScheduled SpendStopped SpendWarned"
-        " StormEnded StormStarted"
-    ),
+    "event": "GateOpened GateShut GaveUp JobFinished LimitChanged QueueDropped RetryScheduled",
     "observe.log": "LogInstrument",
     "observe.recorder": "Recorder",
     "policies.adaptive": "AdaptiveLimiter AdaptiveStatistics Slot SlotNowait",
@@ -203,6 +199,10 @@ _HOMES = {
     "policies.throttle": "SreThrottle ThrottleGuard ThrottleStatistics",
     "policies.throttling": "aws_throttled aws_transient http_throttled redis_transient socket_transient",
     "policies.timeout": "Timeout",
+    "policy_event": (
+        "CircuitClosed CircuitHalfOpened CircuitIsolated CircuitOpened FallbackUsed HedgeStarted SpendStopped"
+        " SpendWarned StormEnded StormStarted"
+    ),
     "queue.failures": "Failures",
     "queue.gates": "Cooldown Gate",
     "queue.group": "JobGroup",

@@ -6,27 +6,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, wraps
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, final
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, final
 
-from trio_orchestrator.event import (
-    CircuitClosed,
-    CircuitHalfOpened,
-    CircuitIsolated,
-    CircuitOpened,
-    FallbackUsed,
-    GateOpened,
-    GateShut,
-    GaveUp,
-    HedgeStarted,
-    JobFinished,
-    LimitChanged,
-    QueueDropped,
-    RetryScheduled,
-    SpendStopped,
-    SpendWarned,
-    StormEnded,
-    StormStarted,
-)
+if TYPE_CHECKING:
+    from trio_orchestrator.event import (
+        GateOpened,
+        GateShut,
+        GaveUp,
+        JobFinished,
+        LimitChanged,
+        QueueDropped,
+        RetryScheduled,
+    )
+    from trio_orchestrator.policy_event import (
+        CircuitClosed,
+        CircuitHalfOpened,
+        CircuitIsolated,
+        CircuitOpened,
+        FallbackUsed,
+        HedgeStarted,
+        SpendStopped,
+        SpendWarned,
+        StormEnded,
+        StormStarted,
+    )
 
 T = TypeVar("T")
 P = ParamSpec("P")

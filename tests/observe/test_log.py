@@ -11,25 +11,27 @@ from trio.testing import MockClock
 
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.event import (
+    GateOpened,
+    GateShut,
+    GaveUp,
+    JobFinished,
+    LimitChanged,
+    QueueDropped,
+    RetryScheduled,
+)
+from trio_orchestrator.observe.log import LogInstrument
+from trio_orchestrator.policy_event import (
     CircuitClosed,
     CircuitHalfOpened,
     CircuitIsolated,
     CircuitOpened,
     FallbackUsed,
-    GateOpened,
-    GateShut,
-    GaveUp,
     HedgeStarted,
-    JobFinished,
-    LimitChanged,
-    QueueDropped,
-    RetryScheduled,
     SpendStopped,
     SpendWarned,
     StormEnded,
     StormStarted,
 )
-from trio_orchestrator.observe.log import LogInstrument
 
 
 class HTTPStatusError(Exception):

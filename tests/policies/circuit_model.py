@@ -13,8 +13,8 @@ from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import AnyOf, Consecutive, Ratio, SlowRatio, Trip
 from trio_orchestrator.errors import CircuitOpenError, RejectedError
-from trio_orchestrator.event import CircuitClosed, CircuitHalfOpened, CircuitIsolated, CircuitOpened
 from trio_orchestrator.policies.breaker import CircuitBreaker
+from trio_orchestrator.policy_event import CircuitClosed, CircuitHalfOpened, CircuitIsolated, CircuitOpened
 from trio_orchestrator.testing import Call
 
 CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState

@@ -16,11 +16,11 @@ from trio_orchestrator.abc import Backoff
 from trio_orchestrator.algorithms.backoff import Custom
 from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.errors import CircuitOpenError
-from trio_orchestrator.event import CircuitClosed, CircuitOpened
 from trio_orchestrator.observe.recorder import Recorder
 from trio_orchestrator.policies.breaker import CircuitBreaker
 from trio_orchestrator.policies.circuit_guard import Isolation
 from trio_orchestrator.policies.timeout import Timeout
+from trio_orchestrator.policy_event import CircuitClosed, CircuitOpened
 from trio_orchestrator.testing import Call, Stepper
 
 LINGERING = 1.0  # of a call whose time is over, behind the guard and before our time-out closes

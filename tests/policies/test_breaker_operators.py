@@ -19,9 +19,9 @@ from trio_orchestrator.algorithms.backoff import Exponential
 from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import Consecutive, Ratio
 from trio_orchestrator.errors import CircuitOpenError
-from trio_orchestrator.event import CircuitClosed, CircuitIsolated, CircuitOpened
 from trio_orchestrator.observe.recorder import Recorder
 from trio_orchestrator.policies.breaker import CircuitBreaker
+from trio_orchestrator.policy_event import CircuitClosed, CircuitIsolated, CircuitOpened
 from trio_orchestrator.testing import run_virtual
 
 CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState

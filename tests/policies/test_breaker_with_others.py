@@ -15,11 +15,12 @@ from trio_orchestrator.algorithms.backoff import Constant
 from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import Consecutive, Ratio
 from trio_orchestrator.errors import CircuitOpenError, LimitExceededError, RejectedError
-from trio_orchestrator.event import CircuitOpened, GateShut
+from trio_orchestrator.event import GateShut
 from trio_orchestrator.observe.recorder import Recorder
 from trio_orchestrator.policies.breaker import CircuitBreaker
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.policies.timeout import Timeout
+from trio_orchestrator.policy_event import CircuitOpened
 from trio_orchestrator.testing import CancelAt, cancelled_everywhere, run_virtual
 
 CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState

@@ -16,12 +16,12 @@ import trio
 from tests.policies.service import AT_ONCE, Service
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.errors import BudgetExhaustedError, CircuitOpenError, RejectedError
-from trio_orchestrator.event import FallbackUsed
 from trio_orchestrator.observe.recorder import Recorder
 from trio_orchestrator.policies.failure import GiveUp, mark_permanent
 from trio_orchestrator.policies.fallback import Fallback
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.policies.timeout import Timeout
+from trio_orchestrator.policy_event import FallbackUsed
 from trio_orchestrator.testing import CancelAt, cancelled_everywhere, run_virtual
 
 SUBSTITUTE = object()

@@ -14,10 +14,10 @@ import trio
 
 from tests.policies.service import Purse
 from trio_orchestrator.errors import CircuitOpenError
-from trio_orchestrator.event import HedgeStarted
 from trio_orchestrator.observe.recorder import Recorder
 from trio_orchestrator.policies.hedge import Hedge, HedgeStatistics, Quantile
 from trio_orchestrator.policies.retry import Retry
+from trio_orchestrator.policy_event import HedgeStarted
 from trio_orchestrator.testing import run_virtual
 
 

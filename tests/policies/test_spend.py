@@ -22,11 +22,11 @@ from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.period import period_at
 from trio_orchestrator.algorithms.usual import Usual
 from trio_orchestrator.errors import BudgetExhaustedError, RejectedError
-from trio_orchestrator.event import SpendStopped, SpendWarned
 from trio_orchestrator.policies.per_key import PerKey
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.policies.spend import SpendGuard
 from trio_orchestrator.policies.timeout import Timeout
+from trio_orchestrator.policy_event import SpendStopped, SpendWarned
 from trio_orchestrator.testing import CancelAt, Stepper, cancelled_everywhere, run_virtual
 
 DAY = 86_400

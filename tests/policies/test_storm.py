@@ -17,10 +17,10 @@ from tests.policies.service import AT_ONCE, FORMS, Form, Service
 from trio_orchestrator import Failures, open_task_queue
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.backoff import Constant
-from trio_orchestrator.event import StormEnded, StormStarted
 from trio_orchestrator.policies.meter import CallMeter
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.policies.storm import StormAlarm, StormStatistics
+from trio_orchestrator.policy_event import StormEnded, StormStarted
 from trio_orchestrator.testing import CancelAt, Stepper, cancelled_everywhere, run_virtual
 
 

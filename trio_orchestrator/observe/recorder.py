@@ -8,19 +8,21 @@ import trio
 
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.event import (
+    GateOpened,
+    GateShut,
+    GaveUp,
+    JobFinished,
+    LimitChanged,
+    QueueDropped,
+    RetryScheduled,
+)
+from trio_orchestrator.policy_event import (
     CircuitClosed,
     CircuitHalfOpened,
     CircuitIsolated,
     CircuitOpened,
     FallbackUsed,
-    GateOpened,
-    GateShut,
-    GaveUp,
     HedgeStarted,
-    JobFinished,
-    LimitChanged,
-    QueueDropped,
-    RetryScheduled,
     SpendStopped,
     SpendWarned,
     StormEnded,

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar, TypeVarTuple, cast, final
 
 from trio_orchestrator.abc import Instrument, Policy
 from trio_orchestrator.block import Hooks, emit
-from trio_orchestrator.event import FallbackUsed
 from trio_orchestrator.policies.decision import callee, name_of
 from trio_orchestrator.policies.failure import GiveUp, On, is_misfit, leaves, matcher
+from trio_orchestrator.policy_event import FallbackUsed
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -9,7 +9,7 @@ from typing import Any, final
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.circuit import Circuit, CircuitState
 from trio_orchestrator.block import Hooks, emit
-from trio_orchestrator.event import CircuitClosed, CircuitHalfOpened, CircuitIsolated, CircuitOpened
+from trio_orchestrator.policy_event import CircuitClosed, CircuitHalfOpened, CircuitIsolated, CircuitOpened
 from trio_orchestrator.value import News, Value
 
 CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState

@@ -12,8 +12,8 @@ import trio
 from trio_orchestrator.abc import CALL_FRAMES, Budget
 from trio_orchestrator.algorithms.quantile import Quantile
 from trio_orchestrator.block import NeutralScope, emit, raise_untouched, without_cancelled
-from trio_orchestrator.event import HedgeStarted
 from trio_orchestrator.policies.failure import leaves
+from trio_orchestrator.policy_event import HedgeStarted
 
 T = TypeVar("T")
 

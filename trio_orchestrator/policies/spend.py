@@ -21,8 +21,8 @@ from trio_orchestrator.algorithms.traffic import Traffic
 from trio_orchestrator.algorithms.usual import Usual
 from trio_orchestrator.block import Hooks, emit
 from trio_orchestrator.errors import BudgetExhaustedError, RejectedError
-from trio_orchestrator.event import SpendStopped, SpendWarned
 from trio_orchestrator.policies.failure import leaves
+from trio_orchestrator.policy_event import SpendStopped, SpendWarned
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -16,8 +16,9 @@ from trio_orchestrator.algorithms.argument import above, at_least, count, plain_
 from trio_orchestrator.algorithms.episode import LASTS, Episode, Episodes
 from trio_orchestrator.algorithms.traffic import Traffic
 from trio_orchestrator.block import Hooks, emit
-from trio_orchestrator.event import RetryScheduled, StormEnded, StormStarted
+from trio_orchestrator.event import RetryScheduled
 from trio_orchestrator.policies.meter import CallMeter, Key, MeterGuard, Watcher, share
+from trio_orchestrator.policy_event import StormEnded, StormStarted
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -15,13 +15,13 @@ from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
 from trio_orchestrator.abc import Instrument, Policy
 from trio_orchestrator.algorithms.argument import count
 from trio_orchestrator.block import open_block
-from trio_orchestrator.policies.adaptive import AdaptiveLimiter
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
 from trio_orchestrator.queue.handle import JobHandle
 from trio_orchestrator.queue.opening import open_task_queue
 from trio_orchestrator.queue.options import check_function
+from trio_orchestrator.queue.settings import MeasuredSlots
 from trio_orchestrator.queue.task_queue import TaskQueue
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Items: TypeAlias = Iterable[A] | AsyncIterable[A]
 class MapOptions(TypedDict, total=False):
     """Options of the queue behind a map: as in `open_task_queue`."""
 
-    limiter: trio.CapacityLimiter | AdaptiveLimiter | None
+    limiter: trio.CapacityLimiter | MeasuredSlots | None
     retry: Retry | None
     protect: Policy | None
     cooldown: Cooldown | None

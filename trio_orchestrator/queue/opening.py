@@ -13,13 +13,12 @@ import trio
 from trio_orchestrator.abc import Instrument, Policy, RandomSource
 from trio_orchestrator.algorithms.argument import at_least
 from trio_orchestrator.block import open_block
-from trio_orchestrator.policies.adaptive import AdaptiveLimiter
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.engine import Engine
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
 from trio_orchestrator.queue.overflow import Overflow
-from trio_orchestrator.queue.settings import KeyOrder, Settings, checked
+from trio_orchestrator.queue.settings import KeyOrder, MeasuredSlots, Settings, checked
 from trio_orchestrator.queue.statistics import snapshot
 from trio_orchestrator.queue.task_queue import TaskQueue
 
@@ -58,7 +57,7 @@ _opened = asynccontextmanager(_open_queue)
 def open_task_queue(
     *,
     concurrency: float | None = None,
-    limiter: trio.CapacityLimiter | AdaptiveLimiter | None = None,
+    limiter: trio.CapacityLimiter | MeasuredSlots | None = None,
     retry: Retry | None = None,
     protect: Policy | None = None,
     cooldown: Cooldown | None = None,

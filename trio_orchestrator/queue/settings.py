@@ -6,13 +6,12 @@ import enum
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast, final
+from typing import Protocol, cast, final, runtime_checkable
 
 import trio
 
 from trio_orchestrator.abc import Instrument, Policy, RandomSource
 from trio_orchestrator.algorithms.argument import above, count, random_source
-from trio_orchestrator.policies.adaptive import AdaptiveLimiter
 from trio_orchestrator.policies.retry import Retry
 from trio_orchestrator.queue.failures import Failures
 from trio_orchestrator.queue.gates import Cooldown
@@ -28,6 +27,21 @@ class KeyOrder(enum.Enum):
     """A job in its retry pause holds no unit of its key."""
     STRICT = "strict"
     """It does: the next job of a key waits until its predecessor has ended. For accounts and payments."""
+
+
+@runtime_checkable
+class MeasuredSlots(Protocol):
+    """Slots whose number depends on how attempts end, such as an `AdaptiveLimiter`."""
+
+    @property
+    def tokens(self) -> trio.CapacityLimiter:
+        """The slots."""
+        ...
+
+    @property
+    def measured(self) -> Policy:
+        """What measures an attempt that holds a slot already."""
+        ...
 
 
 @final
@@ -78,7 +92,7 @@ class Settings:
 def checked(
     *,
     concurrency: float | None,
-    limiter: trio.CapacityLimiter | AdaptiveLimiter | None,
+    limiter: trio.CapacityLimiter | MeasuredSlots | None,
     retry: Retry | None,
     protect: Policy | None,
     cooldown: Cooldown | None,
@@ -102,7 +116,7 @@ def checked(
     slots = 3 if concurrency is None else concurrency
     check_concurrency(slots, 1)
     for parameter, value, kinds in (
-        ("limiter", limiter, (trio.CapacityLimiter, AdaptiveLimiter, type(None))),
+        ("limiter", limiter, (trio.CapacityLimiter, MeasuredSlots, type(None))),
         ("retry", retry, (Retry, type(None))),
         ("protect", protect, (Policy, type(None))),
         ("cooldown", cooldown, (Cooldown, type(None))),
@@ -115,7 +129,7 @@ def checked(
     random_source("rng", rng)
     if per_key_order is KeyOrder.STRICT and per_key == math.inf:
         raise ValueError("per_key_order=STRICT needs per_key")
-    if isinstance(limiter, AdaptiveLimiter):
+    if isinstance(limiter, MeasuredSlots):
         protect, limiter = _measured_by(limiter, protect), limiter.tokens
     limit = slots if limiter is None else limiter.total_tokens
     return Settings(
@@ -140,7 +154,7 @@ def checked(
     )
 
 
-def _measured_by(limiter: AdaptiveLimiter, protect: Policy | None) -> Policy:
+def _measured_by(limiter: MeasuredSlots, protect: Policy | None) -> Policy:
     """Return what surrounds each attempt: `protect`, and inside it what measures, so that no wait is measured."""
     if protect is None:
         return limiter.measured
