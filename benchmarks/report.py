@@ -13,7 +13,17 @@ from pathlib import Path
 
 from benchmarks.measure import SLACK, Figure
 
-PACKAGES = ("trio", "trio_orchestrator", "aiometer", "tenacity", "stamina", "backoff", "purgatory", "aiolimiter", "limits")
+PACKAGES = (
+    "trio",
+    "trio_orchestrator",
+    "aiometer",
+    "tenacity",
+    "stamina",
+    "backoff",
+    "purgatory",
+    "aiolimiter",
+    "limits",
+)
 VERDICT = {True: "ok", False: "RED", None: "-"}
 
 
