@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import settings
 
-EXAMPLES = 50  # the plain run has three minutes for all; `python -m benchmarks explore` takes its time
+EXAMPLES = 30  # the plain run has three minutes for all; `python -m benchmarks explore` takes its time
 settings.register_profile("default", deadline=None, max_examples=EXAMPLES)
 settings.register_profile("explore", max_examples=1000, deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("ci"), max_examples=EXAMPLES)
