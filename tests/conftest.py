@@ -7,14 +7,12 @@ import os
 import pytest
 from hypothesis import settings
 
-EXAMPLES = 30  # the plain run has three minutes for all; `python -m benchmarks explore` takes its time
-settings.register_profile("default", deadline=None, max_examples=EXAMPLES)
+settings.register_profile("default", deadline=None)
 settings.register_profile("explore", max_examples=1000, deadline=None, print_blob=True)
-settings.register_profile("ci", settings.get_profile("ci"), max_examples=EXAMPLES)
 if profile := os.environ.get("HYPOTHESIS_PROFILE"):
     settings.load_profile(profile)
-else:  # Hypothesis has chosen "ci" by itself if CI is set
-    settings.load_profile("ci" if settings.get_current_profile_name() == "ci" else "default")
+elif settings.get_current_profile_name() != "ci":  # Hypothesis has loaded that one by itself if CI is set
+    settings.load_profile("default")
 
 _evaded: list[str] = []
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policies.layers import (
@@ -216,7 +216,6 @@ class World:
         self.check()
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(
     layers=st.lists(LAYERS, min_size=2, max_size=5),
     make_budget=BUDGETS,
