@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.policies.circuits import CLOSED, HALF_OPEN, OPEN, by_call, fail, fine, once, refusal
 from tests.policies.service import Service
 from trio_orchestrator.algorithms.backoff import Exponential
-from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import Consecutive, Ratio, SlowRatio
 from trio_orchestrator.errors import CircuitOpenError
 from trio_orchestrator.observe.recorder import Recorder
@@ -19,13 +19,7 @@ from trio_orchestrator.policies.breaker import CircuitBreaker
 from trio_orchestrator.policy_event import CircuitClosed, CircuitHalfOpened, CircuitOpened
 from trio_orchestrator.testing import CancelAt, SchedulerPasses, cancelled_everywhere
 
-CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState
-
 Form = Callable[[CircuitBreaker, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-
-
-async def by_call(breaker: CircuitBreaker, fn: Callable[[], Awaitable[Any]]) -> Any:
-    return await breaker.call(fn)
 
 
 async def by_wrap(breaker: CircuitBreaker, fn: Callable[[], Awaitable[Any]]) -> Any:
@@ -43,30 +37,6 @@ async def by_guard(breaker: CircuitBreaker, fn: Callable[[], Awaitable[Any]]) ->
 
 three_forms = pytest.mark.parametrize("form", [by_call, by_wrap, by_guard], ids=lambda form: form.__name__)
 both_paths = pytest.mark.parametrize("watched", [False, True], ids=["plain", "watched"])
-
-
-def once(watched: bool = False, **options: Any) -> CircuitBreaker:
-    """Return a breaker that opens on the first failure; `watched` takes the longer way through it."""
-    return CircuitBreaker(trip=Consecutive(1), classify=(lambda result: False) if watched else None, **options)
-
-
-async def fine() -> str:
-    return "fine"
-
-
-async def down() -> None:
-    raise OSError("down")
-
-
-async def fail(breaker: CircuitBreaker, error: BaseException | None = None) -> None:
-    with pytest.raises(OSError if error is None else type(error)):
-        await breaker.call(Service(OSError("down") if error is None else error))
-
-
-def refusal(breaker: CircuitBreaker) -> CircuitOpenError:
-    with pytest.raises(CircuitOpenError) as caught:
-        breaker.guard().__enter__()
-    return caught.value
 
 
 # --------------------------------------------------------------------------------------------- timelines

@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.policies.service import Service
+from tests.policies.circuits import CLOSED, HALF_OPEN, ISOLATED, OPEN, down, fail, fine, once
 from trio_orchestrator.abc import Instrument
 from trio_orchestrator.algorithms.circuit import CircuitState
-from trio_orchestrator.algorithms.trip import Consecutive
 from trio_orchestrator.errors import CircuitOpenError
 from trio_orchestrator.policies.breaker import CircuitBreaker
 from trio_orchestrator.policy_event import CircuitClosed, CircuitHalfOpened, CircuitIsolated, CircuitOpened
-
-CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState
-
-
-def once(watched: bool = False, **options: Any) -> CircuitBreaker:
-    """Return a breaker that opens on the first failure; `watched` takes the longer way through it."""
-    return CircuitBreaker(trip=Consecutive(1), classify=(lambda result: False) if watched else None, **options)
-
-
-async def fine() -> str:
-    return "fine"
-
-
-async def down() -> None:
-    raise OSError("down")
-
-
-async def fail(breaker: CircuitBreaker, error: BaseException | None = None) -> None:
-    with pytest.raises(OSError if error is None else type(error)):
-        await breaker.call(Service(OSError("down") if error is None else error))
-
-
-def refusal(breaker: CircuitBreaker) -> CircuitOpenError:
-    with pytest.raises(CircuitOpenError) as caught:
-        breaker.guard().__enter__()
-    return caught.value
 
 
 class Caller(Instrument):

@@ -8,13 +8,12 @@ import math
 import sys
 import weakref
 from random import Random
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints
 
-from tests.policies.service import Service
+from tests.policies.circuits import CLOSED, HALF_OPEN, ISOLATED, OPEN, fail, fine, once, refusal
 from trio_orchestrator.algorithms.backoff import Exponential
 from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import Consecutive, Ratio
@@ -23,32 +22,6 @@ from trio_orchestrator.observe.recorder import Recorder
 from trio_orchestrator.policies.breaker import CircuitBreaker
 from trio_orchestrator.policy_event import CircuitClosed, CircuitIsolated, CircuitOpened
 from trio_orchestrator.testing import run_virtual
-
-CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState
-
-
-def once(watched: bool = False, **options: Any) -> CircuitBreaker:
-    """Return a breaker that opens on the first failure; `watched` takes the longer way through it."""
-    return CircuitBreaker(trip=Consecutive(1), classify=(lambda result: False) if watched else None, **options)
-
-
-async def fine() -> str:
-    return "fine"
-
-
-async def down() -> None:
-    raise OSError("down")
-
-
-async def fail(breaker: CircuitBreaker, error: BaseException | None = None) -> None:
-    with pytest.raises(OSError if error is None else type(error)):
-        await breaker.call(Service(OSError("down") if error is None else error))
-
-
-def refusal(breaker: CircuitBreaker) -> CircuitOpenError:
-    with pytest.raises(CircuitOpenError) as caught:
-        breaker.guard().__enter__()
-    return caught.value
 
 
 async def test_two_operators_may_hold_it_open(autojump_clock: MockClock) -> None:

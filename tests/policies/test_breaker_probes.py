@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import trio
@@ -14,48 +13,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.policies.circuits import (
+    CLOSED,
+    HALF_OPEN,
+    OPEN,
+    both_forms,
+    by_call,
+    by_guard,
+    fail,
+    fine,
+    half_open,
+)
 from tests.policies.service import Service
-from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import Consecutive, Ratio
 from trio_orchestrator.errors import CircuitOpenError
 from trio_orchestrator.policies.breaker import CircuitBreaker
 from trio_orchestrator.policies.timeout import Timeout
 from trio_orchestrator.testing import run_virtual
 
-CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState
-
 SEEDS = st.integers(0, 2**32 - 1)
 ENDS = ["fine", "neutral", "cancelled", "hangs", "fatal"]
-
-
-async def fine() -> str:
-    return "fine"
-
-
-async def fail(breaker: CircuitBreaker) -> None:
-    with pytest.raises(OSError):
-        await breaker.call(Service(OSError()))
-
-
-async def half_open(**options: Any) -> CircuitBreaker:
-    """Return a breaker that opened on one failure, 30 s ago."""
-    breaker = CircuitBreaker(**{"trip": Consecutive(1)} | options)
-    await fail(breaker)
-    await trio.sleep(30)
-    assert breaker.state is HALF_OPEN
-    return breaker
-
-
-async def by_call(breaker: CircuitBreaker, fn: Callable[[], Awaitable[Any]]) -> None:
-    await breaker.call(fn)
-
-
-async def by_guard(breaker: CircuitBreaker, fn: Callable[[], Awaitable[Any]]) -> None:
-    with breaker.guard():
-        await fn()
-
-
-both_forms = pytest.mark.parametrize("form", [by_call, by_guard], ids=lambda form: form.__name__)
 
 
 class Inside:

@@ -9,10 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.policies.circuits import CLOSED, HALF_OPEN, OPEN, by_call, by_guard, fail
 from tests.policies.service import AT_ONCE, Form, Service, three_forms
 from trio_orchestrator import Failures, JobTimeoutError, open_task_queue
 from trio_orchestrator.algorithms.backoff import Constant
-from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import Consecutive, Ratio
 from trio_orchestrator.errors import CircuitOpenError, LimitExceededError, RejectedError
 from trio_orchestrator.event import GateShut
@@ -23,29 +23,12 @@ from trio_orchestrator.policies.timeout import Timeout
 from trio_orchestrator.policy_event import CircuitOpened
 from trio_orchestrator.testing import CancelAt, cancelled_everywhere, run_virtual
 
-CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState
-
-
-async def by_call(breaker: CircuitBreaker, fn: Callable[[], Awaitable[Any]]) -> Any:
-    return await breaker.call(fn)
-
-
-async def by_guard(breaker: CircuitBreaker, fn: Callable[[], Awaitable[Any]]) -> Any:
-    with breaker.guard():
-        return await fn()
-
-
 INNER = [by_call, by_guard]
 both_inner = pytest.mark.parametrize("inner", INNER, ids=lambda form: form.__name__)
 
 
 async def hang() -> None:
     await trio.sleep_forever()
-
-
-async def fail(breaker: CircuitBreaker) -> None:
-    with pytest.raises(OSError):
-        await breaker.call(Service(OSError()))
 
 
 async def run_100(fn: Callable[[], Awaitable[Any]], kind: type[Exception] = trio.TooSlowError) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.policies.circuits import CLOSED, HALF_OPEN, fine, half_open
 from tests.policies.service import Service
-from trio_orchestrator.algorithms.circuit import CircuitState
 from trio_orchestrator.algorithms.trip import Consecutive, Ratio
 from trio_orchestrator.errors import CircuitOpenError
 from trio_orchestrator.observe.recorder import Recorder
@@ -23,21 +23,7 @@ from trio_orchestrator.policies.breaker import CircuitBreaker
 from trio_orchestrator.policy_event import CircuitClosed, CircuitHalfOpened, CircuitOpened
 from trio_orchestrator.testing import run_virtual
 
-CLOSED, OPEN, HALF_OPEN, ISOLATED = CircuitState
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-async def fine() -> str:
-    return "fine"
-
-
-async def half_open(**options: Any) -> CircuitBreaker:
-    """Return a breaker that opened on one failure, 30 s ago."""
-    breaker = CircuitBreaker(**{"trip": Consecutive(1)} | options)
-    with pytest.raises(OSError):
-        await breaker.call(Service(OSError()))
-    await trio.sleep(30)
-    return breaker
 
 
 async def outcome(breaker: CircuitBreaker, fn: Any) -> str:
