@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.policies.service import AT_ONCE, Service
 from trio_orchestrator import Cooldown, Gate, open_task_queue
 from trio_orchestrator.abc import Instrument
+from trio_orchestrator.algorithms.ledger import PLACES
 from trio_orchestrator.algorithms.period import period_at
 from trio_orchestrator.algorithms.usual import Usual
 from trio_orchestrator.errors import BudgetExhaustedError, RejectedError
@@ -104,7 +105,12 @@ def test_periods_are_calendar_hours_days_and_months(per: Any, seconds: float) ->
     run_virtual(main)
 
 
-@given(price=st.decimals(Decimal("1e-9"), 10, allow_nan=False), limit=st.decimals(10, 20), calls=st.integers(1, 40))
+def amounts(least: str, most: str) -> st.SearchStrategy[Decimal]:
+    """Draw amounts with as many places as are allowed: without a number of places Hypothesis may draw more."""
+    return st.integers(9, PLACES).flatmap(lambda places: st.decimals(least, most, places=places))
+
+
+@given(price=amounts("1e-9", "10"), limit=amounts("10", "20"), calls=st.integers(1, 40))
 def test_money_is_exact_and_never_above_the_limit(price: Decimal, limit: Decimal, calls: int) -> None:
     async def main() -> None:
         spend, made = SpendGuard(price, limit, wall=wall_from(NOON)), 0
