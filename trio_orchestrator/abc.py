@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StormEnded,
         StormStarted,
     )
+    from trio_orchestrator.redis_event import RedisConnected, RedisFailover, RedisLost, RedisReady, RedisReconnecting
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -229,3 +230,18 @@ class Instrument:
 
     def spend_stopped(self, event: SpendStopped, /) -> None:
         """All of it is, and calls are refused."""
+
+    def redis_connected(self, event: RedisConnected, /) -> None:
+        """A link to Redis has a connection."""
+
+    def redis_ready(self, event: RedisReady, /) -> None:
+        """The server behind it answers."""
+
+    def redis_lost(self, event: RedisLost, /) -> None:
+        """A link to Redis lost its connection."""
+
+    def redis_reconnecting(self, event: RedisReconnecting, /) -> None:
+        """An attempt to connect failed; the next follows after a pause."""
+
+    def redis_failover(self, event: RedisFailover, /) -> None:
+        """A link speaks with another server than before."""

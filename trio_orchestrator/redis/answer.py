@@ -1,0 +1,64 @@
+"""From the reply on the wire to what redis-py's methods return: by redis-py's own callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CoroutineType
+from typing import Any, final
+
+from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+
+from trio_orchestrator.redis.settings import Target
+from trio_orchestrator.redis.wire import pack
+
+
+@final
+class Answers:
+    """How one client packs its arguments, and what it makes of replies."""
+
+    __slots__ = ("_callbacks", "encoder", "pack")
+
+    def __init__(self, target: Target) -> None:
+        self._callbacks: dict[str, Callable[..., Any]] = dict(target.callbacks)
+        self.encoder: Any = target.encoder
+        """redis-py's own; its commands ask for it."""
+        self.pack: Callable[[Sequence[Any]], bytes] = pack if target.encoding.lower() in _UTF8 else self._pack_encoded
+        """Make the bytes of a command from its arguments."""
+
+    def _pack_encoded(self, args: Sequence[Any]) -> bytes:
+        return pack((args[0], *map(self.encoder.encode, args[1:])))
+
+    def set_callback(self, name: str, callback: Callable[..., Any]) -> None:
+        """Have the replies to a command go through `callback(reply, **options)`."""
+        self._callbacks[name.upper()] = callback
+
+    def is_raw(self, options: dict[str, Any]) -> bool:
+        """Return whether the reply must not be decoded."""
+        return NEVER_DECODE in options
+
+    def of_refusal(self, error: Exception, options: dict[str, Any]) -> Any:
+        """Return what stands for an error reply, if its caller has said so; else raise it."""
+        if EMPTY_RESPONSE in options:
+            return options[EMPTY_RESPONSE]
+        raise error
+
+    async def shape(self, name: Any, reply: Any, options: dict[str, Any]) -> Any:
+        """Return what redis-py's method returns for a reply. It waits only if a callback of the user's does."""
+        if options:
+            options = {key: value for key, value in options.items() if key not in _OURS}
+        callback = self.callback(name)
+        if callback is None:
+            return reply
+        shaped = callback(reply, **options)
+        return await shaped if type(shaped) is CoroutineType else shaped
+
+    def callback(self, name: Any) -> Callable[..., Any] | None:
+        """Return what the replies to a command go through, if anything."""
+        callback = self._callbacks.get(name)
+        if callback is None and not name.isupper():
+            return self._callbacks.get((name if isinstance(name, str) else name.decode()).upper())
+        return callback
+
+
+_UTF8 = ("utf-8", "utf8", "u8")
+_OURS = (EMPTY_RESPONSE, NEVER_DECODE, "keys", "resend")

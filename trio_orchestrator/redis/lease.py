@@ -1,0 +1,108 @@
+"""Connections of one's own, for what blocks or changes its connection: leased, closed on cancellation, bounded in number."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import final
+
+import trio
+from redis.exceptions import ResponseError
+
+from trio_orchestrator.redis.connection import Connection
+from trio_orchestrator.redis.connector import Connector
+
+
+@final
+class Leases:
+    """The dedicated connections to one server. Those who wait for one get it in the order in which they came.
+
+    Args:
+        connector: Makes the connections.
+        most: How many there may be at once.
+    """
+
+    __slots__ = ("_connector", "_idle", "_limiter", "_nursery")
+
+    def __init__(self, connector: Connector, most: float) -> None:
+        self._connector = connector
+        self._idle: list[Connection] = []
+        self._limiter = trio.CapacityLimiter(most)
+        self._nursery: trio.Nursery | None = None
+
+    def open(self, nursery: trio.Nursery) -> None:
+        """Have connections run in `nursery`."""
+        self._nursery = nursery
+
+    def lease(self) -> Lease:
+        """Return a lease, to be entered."""
+        return Lease(self)
+
+    def renew(self) -> None:
+        """Close the idle connections, since another server is to be asked. Sync."""
+        while self._idle:
+            self._idle.pop().fail(EOFError("another server is to be asked"))
+
+    async def take(self, token: object) -> Connection:
+        """Wait for a place, and return a connection: the one that was given back last, or a new one."""
+        await self._limiter.acquire_on_behalf_of(token)
+        try:
+            return self._used() or await self._connected()
+        except BaseException:
+            self._limiter.release_on_behalf_of(token)
+            raise
+
+    def _used(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.cause is None:
+                return connection
+        return None
+
+    async def _connected(self) -> Connection:
+        if self._nursery is None:
+            raise trio.ClosedResourceError("the block of the client was left")
+        return await self._connector.connect(self._nursery)
+
+    def give_back(self, token: object, connection: Connection, *, clean: bool) -> None:
+        """Take a connection back; it is closed unless it is as good as new. Sync."""
+        if clean and not connection.conversation.row and connection.cause is None:
+            self._idle.append(connection)
+        else:
+            connection.fail(EOFError("given back in the middle of something"))
+        self._limiter.release_on_behalf_of(token)
+
+    @property
+    def used(self) -> int:
+        """How many are leased now."""
+        return self._limiter.borrowed_tokens
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for one."""
+        return self._limiter.statistics().tasks_waiting
+
+
+@final
+class Lease:
+    """A connection of one's own: `async with leases.lease() as connection`.
+
+    Entering waits for a place and may connect. Leaving does not block: the connection goes back, or is closed if the block
+    ends with anything but a refusal by the server, or if `dirty` was set.
+    """
+
+    __slots__ = ("_connection", "_leases", "dirty")
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self.dirty: bool = False
+        """Whether something was left on the connection that the next one should not find."""
+
+    async def __aenter__(self) -> Connection:
+        self._connection = await self._leases.take(self)
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        clean = not self.dirty and (error is None or isinstance(error, ResponseError))
+        self._leases.give_back(self, self._connection, clean=clean)

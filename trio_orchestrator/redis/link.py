@@ -1,0 +1,456 @@
+"""One server, one connection after another: calls in flight, calls held back while there is none, bounds of time."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import redis.exceptions
+import trio
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from trio.lowlevel import checkpoint_if_cancelled
+
+from trio_orchestrator.block import emit
+from trio_orchestrator.redis.address import Address
+from trio_orchestrator.redis.call import Call
+from trio_orchestrator.redis.connection import Connection, ignore_push
+from trio_orchestrator.redis.connector import Connector, LinkSettings
+from trio_orchestrator.redis.conversation import Push
+from trio_orchestrator.redis.error import CallTimeoutError, LinkError
+from trio_orchestrator.redis.outbox import Outbox
+from trio_orchestrator.redis.wire import pack
+from trio_orchestrator.redis_event import RedisFailover, RedisLost, RedisReady, RedisReconnecting
+
+SETTLED = 1.0
+"""A connection that has lived so many seconds, or has answered a call, is followed by an attempt without a pause."""
+
+_PING = pack(("PING",))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """The figures of one link. Calls count once, however many replies they want; so does a pipeline."""
+
+    name: str
+    address: str
+    """Where it leads now; empty before the first connection."""
+    connected: bool
+    doubted: bool
+    """Whether its server is silent, so that a second connection is tried."""
+    calls: int
+    """How many calls were made, posts included."""
+    in_flight: int
+    """How many were sent and wait for their reply, those that were given up included."""
+    queued: int
+    """How many wait to be sent."""
+    waiting: int
+    """How many wait in line for a place in the window."""
+    timed_out: int
+    connections: int
+    """How many were ready to be used, the first included."""
+    lost: int
+    sent_bytes: int
+    received_bytes: int
+
+
+@final
+class Link:
+    """What calls go through. It must be run by a task of its own, and ends with that.
+
+    Args:
+        name: For events.
+        connector: Makes its connections.
+        settings: Bounds of time and number.
+        push: Called with each push message.
+        ready: Called with each new connection, in the step in which it is adopted.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connector: Connector,
+        settings: LinkSettings,
+        push: Push = ignore_push,
+        ready: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self.name: str = name
+        self.connection: Connection | None = None
+        self.outbox: Outbox = Outbox(settings.max_in_flight, settings.max_unsent)
+        self._connector = connector
+        self._settings = settings
+        self._timeout = settings.command_timeout
+        self._push = push
+        self._ready = ready
+        self._deadlines: deque[Call] = deque()
+        self._trouble = trio.Event()
+        self._search: trio.CancelScope | None = None
+        self._first = trio.Event()
+        self._refusal: Exception | None = None
+        self._closing: BaseException | None = None
+        self._nursery: trio.Nursery | None = None
+        self._address: Address | None = None
+        self._hasty = False
+        self._adopted_at = 0.0
+        self._counts = _Counts()
+        hooks = settings.hooks
+        self._on_ready = hooks.of("redis_ready")
+        self._on_lost = hooks.of("redis_lost")
+        self._on_reconnecting = hooks.of("redis_reconnecting")
+        self._on_failover = hooks.of("redis_failover")
+
+    # ---------------------------------------------------------------------------------------------- calls
+
+    async def call(self, call: Call) -> Any:
+        """Send a call and wait for its reply, at most `command_timeout`. A cancelled one leaves the link as it was.
+
+        Raises:
+            CallTimeoutError: No reply came in time.
+            LinkError: The connection was lost after the call was sent, so that it may have run.
+            RedisError: The reply is an error (those inside a list of replies are returned).
+            trio.ClosedResourceError: The block of the link was left.
+        """
+        await checkpoint_if_cancelled()
+        self._submit(call)
+        try:
+            return await call.wait()
+        except ResponseError as error:
+            if not self._refused_here(call, error):
+                raise
+        again = Call(call.data)  # it never ran: the server, no longer a master, refused it
+        again.raw, again.resend = call.raw, call.resend
+        self._submit(again)
+        return await again.wait()
+
+    def post(self, call: Call) -> None:
+        """Send a call behind everything that was sent before, without waiting for its reply. Sync.
+
+        What is not sent when the connection is lost is sent first on the next one. It does not count against the bound
+        on calls in flight.
+
+        Raises:
+            trio.ClosedResourceError: The block of the link was left.
+        """
+        self._check_open()
+        call.posted = True
+        call.started = trio.current_time()
+        self._counts.calls += 1
+        self._put(call)
+
+    def _submit(self, call: Call) -> None:
+        self._check_open()
+        call.begin()
+        self._counts.calls += 1
+        deadlines = self._deadlines
+        while deadlines and deadlines[0].task is None:
+            deadlines.popleft()
+        deadlines.append(call)
+        self._put(call)
+
+    def _put(self, call: Call) -> None:
+        connection = self.connection
+        if connection is None:
+            self.outbox.add(call)
+        elif not connection.send_at_once(call) and self.outbox.add(call):
+            connection.kick()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise trio.ClosedResourceError(f"the block of {self.name} was left") from None
+
+    def _refused_here(self, call: Call, error: ResponseError) -> bool:
+        """Return whether a refusal says that another server is to be asked; if so, have it looked for."""
+        if not self._settings.reconnect_on(error):
+            return False
+        self.renew(call.conversation)
+        return True
+
+    # ----------------------------------------------------------------------------------- another connection
+
+    def renew(self, conversation: object = None) -> None:
+        """Resolve and connect again: what was sent is still answered, the rest goes to the new connection. Sync.
+
+        Given a conversation, only if that is still the one of the link.
+        """
+        connection = self.connection
+        if connection is not None and conversation in (None, connection.conversation):
+            self._lose(connection)
+            connection.retire()
+
+    def drop(self, cause: BaseException) -> None:
+        """End the connection at once, and with it what was sent; then resolve and connect again. Sync."""
+        if self._search is not None and self.connection is None:
+            self._search.cancel(reason="another server is to be asked")
+        if self.connection is not None:
+            self.connection.fail(cause)
+
+    def doubt(self) -> None:
+        """Take the server for silent: connect a second time, and stay with whichever connection answers first. Sync."""
+        connection = self.connection
+        if connection is not None and not connection.doubted:
+            connection.doubted = connection.held = True
+            connection.trusted = self._trust
+            self._trouble.set()
+
+    def _trust(self) -> None:
+        """The silent server has spoken."""
+        connection = self.connection
+        if connection is not None:
+            connection.held = False
+            connection.kick()
+            if self._search is not None:
+                self._search.cancel(reason="the first connection answers again")
+
+    def _lose(self, connection: Connection) -> None:
+        """Let go of a connection; the next one is looked for, after a pause if this one has hardly been of use."""
+        if self.connection is connection:
+            self.connection = None
+            useful = connection.heard_at > self._adopted_at or trio.current_time() - self._adopted_at > SETTLED
+            self._hasty = not useful
+            connection.trusted = _nothing
+            self._trouble.set()
+
+    def _lost(self, connection: Connection, unsent: list[Call], sent: list[Call]) -> None:
+        """Decide, for each call of a lost connection, whether it is sent again."""
+        again, failed = unsent, list[Call]()
+        for call in sent:
+            (again if call.resend and call.task is not None else failed).append(call)
+        for call in again:
+            call.conversation = None
+        self._settle_failed(connection, failed)
+        self._give_back(connection, again)
+        self._count_lost(connection, failed)
+
+    def _settle_failed(self, connection: Connection, failed: list[Call]) -> None:
+        for call in failed:
+            self.outbox.left(call)
+            call.settle(connection.error(sent=True))
+
+    def _give_back(self, connection: Connection, again: list[Call]) -> None:
+        self.outbox.put_back(again)
+        self._lose(connection)
+        if self.connection is not None:
+            self.connection.kick()
+
+    def _count_lost(self, connection: Connection, failed: list[Call]) -> None:
+        counts, conversation = self._counts, connection.conversation
+        counts.lost += 1
+        counts.sent += conversation.taken
+        counts.received += conversation.heard
+        if self._on_lost and connection.cause is not None:
+            event = RedisLost(self.name, str(connection.address), connection.cause, len(failed), len(self.outbox))
+            emit(self._on_lost, event)
+
+    # --------------------------------------------------------------------------------------------- its task
+
+    async def run(self, *, patience: float) -> None:
+        """Connect, serve, and connect again, until it is cancelled; then every call has ended.
+
+        Args:
+            patience: How long the first connection may be tried for, in seconds; 0: one attempt.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._time_out)
+                nursery.start_soon(self._watch)
+                await self._serve(trio.current_time() + patience)
+                nursery.cancel_scope.cancel(reason="the first connection failed")
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._closing = self._closing or EOFError("closed")
+        for call in self.outbox.clear():
+            call.settle(LinkError(f"{self.name} was closed: the call was not sent"))
+
+    async def wait_ready(self) -> None:
+        """Wait for the first connection.
+
+        Raises:
+            AuthenticationError: The server does not know the user, or the password is wrong.
+            RedisError: It could not be reached or is too old.
+        """
+        await self._first.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def flush(self) -> None:
+        """Let nothing more in, and wait until the server has answered what was sent or posted before."""
+        last = Call(_PING)
+        idle = not len(self.outbox) and (self.connection is None or not self.connection.conversation.row)
+        if not idle:
+            self._submit(last)
+        self._closing = EOFError("closed")
+        if idle:
+            await trio.lowlevel.checkpoint()
+        else:
+            await last.wait()
+
+    async def _serve(self, patient_until: float) -> None:
+        """Keep a connection, as long as one can be had."""
+        while self._refusal is None:
+            with trio.CancelScope() as self._search:
+                await self._open(patient_until)
+            self._search = None
+            while self.connection is not None and not self.connection.doubted:
+                self._trouble = trio.Event()
+                await self._trouble.wait()
+
+    async def _open(self, patient_until: float) -> None:
+        """Connect, however many attempts that takes, and adopt the connection."""
+        since, failures, nursery = trio.current_time(), 0, self._nursery
+        assert nursery is not None
+        await trio.sleep(self._settings.reconnect.compute(0) if self._hasty else 0)
+        while self._refusal is None:
+            try:
+                connection = await self._connector.connect(nursery, self._push)
+            except (OSError, RedisError, trio.BrokenResourceError) as error:
+                await self._pause(error, failures, patient_until)
+                failures += 1
+            else:
+                self._adopt(connection, since, failures + 1)
+                return
+
+    async def _pause(self, error: Exception, failures: int, patient_until: float) -> None:
+        """Wait before the next attempt, unless it is the first one that was to succeed at once."""
+        delay = self._settings.reconnect.compute(failures)
+        if not self._first.is_set() and not _may_pass(error, trio.current_time() + delay, patient_until):
+            self._refusal = _explained(error, self._connector.trying)
+            self._first.set()
+            delay = 0
+        elif self._on_reconnecting:
+            emit(self._on_reconnecting, RedisReconnecting(self.name, self._connector.trying, error, delay, failures + 1))
+        await trio.sleep(delay)
+
+    def _adopt(self, connection: Connection, since: float, attempts: int) -> None:
+        """Have all calls go through a new connection, unless the old one has spoken again meanwhile."""
+        old = self.connection
+        if old is not None and not old.doubted:
+            connection.retire()
+            return
+        if old is not None:
+            silent = trio.current_time() - old.heard_at
+            old.fail(TimeoutError(f"silent for {silent:.3g} s, while another connection was answered"))
+        connection.lost, connection.outbox = self._lost, self.outbox
+        self.connection, self._hasty, self._adopted_at = connection, False, trio.current_time()
+        self._counts.connections += 1
+        self._tell_ready(connection, since, attempts)
+        self._first.set()
+        if self._ready is not None:
+            self._ready(connection)
+        connection.kick()
+
+    def _tell_ready(self, connection: Connection, since: float, attempts: int) -> None:
+        old, self._address = self._address, connection.address
+        if old is not None and old != self._address:
+            emit(self._on_failover, RedisFailover(self.name, str(old), str(self._address)))
+        if self._on_ready:
+            emit(self._on_ready, RedisReady(self.name, str(self._address), trio.current_time() - since, attempts))
+
+    # ------------------------------------------------------------------------------------------ its clocks
+
+    async def _time_out(self) -> None:
+        """End each call that has waited for `command_timeout`. One task for all: they end in the order they began."""
+        while True:
+            await trio.sleep_until(self._next_deadline())
+            self._expire()
+
+    def _next_deadline(self) -> float:
+        deadlines = self._deadlines
+        while deadlines and deadlines[0].task is None:
+            deadlines.popleft()
+        return (deadlines[0].started if deadlines else trio.current_time()) + self._timeout
+
+    def _expire(self) -> None:
+        now, deadlines = trio.current_time(), self._deadlines
+        while deadlines and (deadlines[0].task is None or deadlines[0].started + self._timeout <= now):
+            call = deadlines.popleft()
+            if call.task is not None:
+                self._end_late(call)
+
+    def _end_late(self, call: Call) -> None:
+        self._counts.timed_out += 1
+        sent = call.conversation is not None and call.conversation.has_sent(call)
+        call.settle(CallTimeoutError(self._timeout, self._address or self.name, sent=sent))
+        if sent and self.connection is not None and self.connection.heard_at <= call.started:
+            self.doubt()
+
+    async def _watch(self) -> None:
+        """Notice a server that is silent, and ask one that has had nothing to say for long."""
+        while True:
+            await trio.sleep_until(self._look())  # noqa: ASYNC110 - it looks at the clock
+
+    def _look(self) -> float:
+        """Look at the connection now; return when to look again. What starts later cannot be due before that."""
+        now, connection = trio.current_time(), self.connection
+        again = now + min(self._settings.silent_after, self._settings.keepalive)
+        if connection is None or connection.doubted:
+            return again
+        row = connection.conversation.row
+        if not row:
+            return min(again, self._ask(connection, now))
+        silent_at = max(connection.heard_at, row[0].started) + self._settings.silent_after
+        if silent_at <= now:
+            self.doubt()
+            return again
+        return min(again, silent_at)
+
+    def _ask(self, connection: Connection, now: float) -> float:
+        due = connection.heard_at + self._settings.keepalive
+        if due > now:
+            return due
+        self.post(Call(_PING))
+        return math.inf
+
+    def statistics(self) -> LinkStatistics:
+        """Return the figures so far."""
+        connection, counts = self.connection, self._counts
+        conversation = None if connection is None else connection.conversation
+        return LinkStatistics(
+            name=self.name,
+            address="" if connection is None else str(connection.address),
+            connected=connection is not None,
+            doubted=connection is not None and connection.doubted,
+            calls=counts.calls,
+            in_flight=0 if conversation is None else len(conversation.row),
+            queued=len(self.outbox),
+            waiting=self.outbox.waiting,
+            timed_out=counts.timed_out,
+            connections=counts.connections,
+            lost=counts.lost,
+            sent_bytes=counts.sent + (0 if conversation is None else conversation.taken),
+            received_bytes=counts.received + (0 if conversation is None else conversation.heard),
+        )
+
+
+@dataclass(slots=True)
+class _Counts:
+    calls: int = 0
+    timed_out: int = 0
+    connections: int = 0
+    lost: int = 0
+    sent: int = 0
+    received: int = 0
+
+
+def _may_pass(error: Exception, next_at: float, patient_until: float) -> bool:
+    """Return whether a first connection that failed may be tried again."""
+    transient = isinstance(error, (OSError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError))
+    return transient and not isinstance(error, AuthenticationError) and next_at < patient_until
+
+
+def _explained(error: Exception, where: str) -> Exception:
+    """Return what is raised where the block should have begun."""
+    if isinstance(error, RedisError):
+        return error
+    explained = LinkError(f"cannot connect to {where}: {str(error) or type(error).__name__}")
+    explained.__cause__ = error
+    return explained
+
+
+def _nothing() -> None:
+    """Be told, and do nothing."""
