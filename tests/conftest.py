@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,6 +18,7 @@ elif settings.get_current_profile_name() != "ci":  # Hypothesis has loaded that 
     settings.load_profile("default")
 
 _evaded: list[str] = []
+_collected_for: Path | None = None
 
 
 def evades(report: pytest.TestReport | pytest.CollectReport) -> bool:
@@ -32,7 +36,30 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
         _evaded.append(report.nodeid)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the collector off while thousands of tests are made, which are all here to stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Keep the collector, at each new file, from looking again and again at what is older than the file's tests.
+
+    It looks at them once, here: what is garbage by now is found. Else a fifth of the run would go into that.
+    """
+    global _collected_for
+    if item.path != _collected_for:
+        _collected_for = item.path
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    gc.unfreeze()  # pytest has a last look at everything
     if _evaded:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

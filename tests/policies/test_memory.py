@@ -171,15 +171,6 @@ WAYS: Final = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def everything_older() -> Generator[None, None, None]:
-    """Keep the collector from looking at all that is older, so that it takes no time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @contextmanager
 def collector_off() -> Generator[None, None, None]:
     gc.collect()

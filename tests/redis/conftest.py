@@ -1,4 +1,4 @@
-"""Real servers, started at their first use, one of each kind a session; each test that asks for one finds it empty."""
+"""Real servers, started at their first use, one of each kind a session; each test that asks for one finds it whole."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from trio_orchestrator.testing.server import RedisServer, ServerIdentity, open_redis_server
+from trio_orchestrator.testing.cluster import RedisClusterServers, open_redis_cluster_servers
+from trio_orchestrator.testing.program import ServerIdentity
+from trio_orchestrator.testing.sentinel import RedisSentinelServers, open_redis_sentinels
+from trio_orchestrator.testing.server import RedisServer, open_redis_server
 
 _used: list[ServerIdentity] = []
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One server for the session, on a Unix socket (`url`) and on TCP (`tcp_url`). Put it back as you found it."""
+    """One server for the session, on a Unix socket (`url`, `path`) and on TCP (`tcp_url`, `port`).
+
+    It may hold what other tests have left: use keys of your own, or `clean_redis`.
+    """
     with open_redis_server(unix=True, tcp=True) as server:
         _used.append(server.identity)
         yield server
@@ -21,13 +27,53 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def clean_redis(redis_server: RedisServer) -> RedisServer:
-    """The session's server, awake, without data, scripts and functions."""
+    """The session's server, awake, without data, scripts, functions, pauses and foreign connections."""
     redis_server.wake()
-    for command in (("FLUSHALL",), ("SCRIPT", "FLUSH"), ("FUNCTION", "FLUSH"), ("CLIENT", "UNPAUSE")):
+    for command in (
+        ("FLUSHALL",),
+        ("SCRIPT", "FLUSH"),
+        ("FUNCTION", "FLUSH"),
+        ("CLIENT", "UNPAUSE"),
+        ("CONFIG", "RESETSTAT"),
+    ):
         redis_server.command(*command)
     return redis_server
 
 
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[RedisClusterServers]:
+    with open_redis_cluster_servers() as cluster:
+        _used.append(cluster.nodes[0].identity)
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster(_cluster: RedisClusterServers) -> RedisClusterServers:
+    """The session's cluster of three masters and three replicas, whole and without data.
+
+    What a test has killed or stopped is brought back here, but who is master may change: ask `masters`, not `nodes`.
+    """
+    _cluster.heal_blocking()
+    for master in _cluster.masters:
+        master.command("FLUSHALL")
+    return _cluster
+
+
+@pytest.fixture(scope="session")
+def _sentinels() -> Iterator[RedisSentinelServers]:
+    with open_redis_sentinels() as sentinels:
+        _used.append(sentinels.servers[0].identity)
+        yield sentinels
+
+
+@pytest.fixture
+def redis_sentinels(_sentinels: RedisSentinelServers) -> RedisSentinelServers:
+    """The session's three Sentinels with a master and a replica, whole and without data; who is master may change."""
+    _sentinels.heal_blocking()
+    _sentinels.master.command("FLUSHALL")
+    return _sentinels
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for identity in dict.fromkeys(_used):
-        terminalreporter.write_line(f"redis tests ran on {identity}")
+        terminalreporter.write_line(f"the Redis tests ran on {identity}")

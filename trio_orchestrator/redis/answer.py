@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import CoroutineType
 from typing import Any, final
 
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
@@ -42,15 +41,15 @@ class Answers:
             return options[EMPTY_RESPONSE]
         raise error
 
-    async def shape(self, name: Any, reply: Any, options: dict[str, Any]) -> Any:
-        """Return what redis-py's method returns for a reply. It waits only if a callback of the user's does."""
-        if options:
-            options = {key: value for key, value in options.items() if key not in _OURS}
+    def shape(self, name: Any, reply: Any, options: dict[str, Any]) -> Any:
+        """Return what redis-py's method returns for a reply; a coroutine of it, if a callback of the user's waits."""
         callback = self.callback(name)
         if callback is None:
             return reply
-        shaped = callback(reply, **options)
-        return await shaped if type(shaped) is CoroutineType else shaped
+        if options:
+            for ours in _OURS:
+                options.pop(ours, None)
+        return callback(reply, **options)
 
     def callback(self, name: Any) -> Callable[..., Any] | None:
         """Return what the replies to a command go through, if anything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import trio
-from trio.lowlevel import Abort, Task, current_task, wait_task_rescheduled
+from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
 if TYPE_CHECKING:
     from trio_orchestrator.redis.conversation import Conversation
@@ -58,7 +58,7 @@ class Call:
         if task is not None:
             self.task = None
             self.answer = answer
-            trio.lowlevel.reschedule(task)
+            reschedule(task)
 
     def give_up(self, _raise_cancel: object = None) -> Abort:
         """Leave the place in the row to nobody: the reply is thrown away when it comes."""

@@ -230,7 +230,7 @@ _KINDS: Final[Mapping[str | bytes, Kind]] = dict[str | bytes, Kind](_kinds().ite
 
 
 def kind_of(name: str | bytes) -> Kind:
-    """Return what is known of the command of this name: one look into a dict if it is as redis-py gives it (upper case).
+    """Return what is known of the command of this name: one look into a dict if it is upper case, as in redis-py.
 
     A name in another case, as bytes, or with blanks (`"config get"`) is looked up by its normal form. The first word
     alone of a name of two words says nothing: use `kind_of_call` where the second may come as an argument.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
@@ -67,7 +68,7 @@ class Connection:
         self._retiring = False
         self.address: Address = address
         self.conversation: Conversation = Conversation(reader, push)
-        self.outbox: Outbox = Outbox(1 << 60, 1 << 60) if outbox is None else outbox
+        self.outbox: Outbox = Outbox(math.inf, math.inf) if outbox is None else outbox
         self.held: bool = False
         """Whether nothing more is taken from the outbox."""
         self.doubted: bool = False

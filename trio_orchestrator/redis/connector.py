@@ -1,4 +1,4 @@
-"""How a connection comes about: find the server, dial, say hello, wait until it is ready; all within one bound of time."""
+"""How a connection comes about: find the server, dial, say hello, wait until it is ready; within one bound of time."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class LinkSettings:
     silent_after: float
     reconnect: AbstractBackoff
     reconnect_on: Callable[[ResponseError], bool]
-    max_in_flight: int
-    max_unsent: int
+    max_in_flight: float
+    max_unsent: float
     reader: Callable[[], hiredis.Reader]
     hooks: Hooks
 

@@ -78,24 +78,25 @@ class Conversation:
         reader.feed(data)
         row = self.row
         while True:
-            reply = reader.gets(False) if row and row[0].raw else reader.gets()
+            try:
+                reply = reader.gets(False) if row and row[0].raw else reader.gets()
+            except UnicodeDecodeError as error:  # the reply has been read all the same: that is all its caller gets
+                reply = error
             if reply is NOTHING:
                 return
             if type(reply) is hiredis.PushNotification:
                 self._push(reply)
-            elif row:
-                self._give(row[0], reply, outbox)
-            else:
+                continue
+            if not row:
                 raise redis.exceptions.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
-
-    def _give(self, call: Call, reply: Any, outbox: Outbox) -> None:
-        if call.want != 1:
-            if not call.take(reply):
-                return
-            reply = call.answer
-        self.row.popleft()
-        outbox.left(call)
-        call.settle(reply)
+            call = row[0]
+            if call.want != 1:
+                if not call.take(reply):
+                    continue
+                reply = call.answer
+            row.popleft()
+            outbox.left(call)
+            call.settle(reply)
 
     def end(self) -> tuple[list[Call], list[Call]]:
         """Empty the row of a lost connection; return the calls that certainly have not run, and those that may have.

@@ -6,12 +6,17 @@ what tells of one node (`INFO`, `CONFIG GET`, `CLIENT LIST`, `SLOWLOG GET`, `TIM
 others if they are named. That is what the servers' own hints say (`request_policy` and `response_policy` in
 `COMMAND`).
 
-Where `redis.asyncio.RedisCluster` is different: it asks its default node alone for `CONFIG SET`, `CONFIG REWRITE`,
-`CONFIG RESETSTAT`, `ACL SETUSER`, `ACL DELUSER`, `ACL SAVE`, `ACL LOAD`, `SLOWLOG RESET`, `LATENCY RESET`, `MEMORY
-PURGE`, `PING`, `DBSIZE`, `KEYS` and `PUBSUB`, unless told otherwise; it answers `FLUSHALL`, `FLUSHDB`, `FUNCTION
-LOAD`, `FUNCTION DELETE`, `FUNCTION FLUSH`, `FUNCTION RESTORE` and `FUNCTION LIST` with a dict by node, where this
-gives the one answer that a single server gives; and it refuses to guess a node for `SCRIPT KILL`, `FUNCTION KILL` and
-`ECHO`. A command for one node that is sent to several by name answers with a dict by node in both.
+Where `redis.asyncio.RedisCluster` is different:
+
+- it asks its default node alone for `ACL DELUSER`, `ACL LOAD`, `ACL SAVE`, `ACL SETUSER`, `CLIENT SETINFO`, `CLIENT
+  SETNAME`, `CONFIG RESETSTAT`, `CONFIG REWRITE`, `CONFIG SET`, `DBSIZE`, `KEYS`, `LATENCY RESET`, `MEMORY PURGE`,
+  `PING`, `PUBSUB` and `SLOWLOG RESET`, unless told otherwise: an answer, or a change, for a part of the cluster;
+- it answers `FLUSHALL`, `FLUSHDB`, `FUNCTION DELETE`, `FUNCTION FLUSH`, `FUNCTION LIST`, `FUNCTION LOAD` and `FUNCTION
+  RESTORE` with a dict by node, where this gives the one answer that a single server gives;
+- it has no node for `ECHO`, `FUNCTION KILL` and `SCRIPT KILL`;
+- it sends `PUBLISH` to the node of the slot that the channel's name would have, where any node will do.
+
+A command for one node that is sent to several by name answers with a dict by node in both.
 """
 
 from __future__ import annotations
@@ -204,6 +209,6 @@ _TABLE: Final[dict[str, Fanout]] = {
 
 
 def fanout_of(args: Args) -> Fanout:
-    """Return where a command without keys goes in a cluster: by default to the home node, an `FT.` command to any master."""
+    """Return where a command without keys goes in a cluster: by default home, an `FT.` command to any master."""
     name = named(args)[0]
     return _TABLE.get(name) or (_ANYWHERE if name.startswith("FT.") else _ONE_NODE)

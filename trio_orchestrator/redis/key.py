@@ -84,8 +84,7 @@ STREAM_OPTIONS: Final = {"BLOCK": 1, "COUNT": 1, "GROUP": 2, "CLAIM": 1}
 def _streams(args: Args) -> list[Any]:
     for word, at in options(args, 1, STREAM_OPTIONS):
         if word == "STREAMS":
-            rest = len(args) - at - 1
-            return [*args[at + 1 : at + 1 + rest // 2]] if rest % 2 == 0 else []
+            return [*args[at + 1 : at + 1 + (len(args) - at - 1) // 2]]
     return []
 
 

@@ -11,7 +11,7 @@ from typing import Any, final
 import redis.exceptions
 import trio
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
-from trio.lowlevel import checkpoint_if_cancelled
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task, wait_task_rescheduled
 
 from trio_orchestrator.block import emit
 from trio_orchestrator.redis.address import Address
@@ -113,14 +113,24 @@ class Link:
             RedisError: The reply is an error (those inside a list of replies are returned).
             trio.ClosedResourceError: The block of the link was left.
         """
-        await checkpoint_if_cancelled()
+        if self._closing is not None:
+            await checkpoint()
+        connection = self.connection
+        if connection is None or not connection.conversation.row:  # what only queues is dropped unsent if it is cancelled
+            await checkpoint_if_cancelled()
         self._submit(call)
-        try:
-            return await call.wait()
-        except ResponseError as error:
-            if not self._refused_here(call, error):
-                raise
-        again = Call(call.data)  # it never ran: the server, no longer a master, refused it
+        await wait_task_rescheduled(call.give_up)
+        answer = call.answer
+        if isinstance(answer, Exception):
+            return await self._again(call, answer)
+        return answer
+
+    async def _again(self, call: Call, error: Exception) -> Any:
+        """Send a call once more if a server that is no longer the master refused it, so that it never ran; else raise."""
+        if not isinstance(error, ResponseError) or not self._settings.reconnect_on(error):
+            raise error
+        self.renew(call.conversation)
+        again = Call(call.data)
         again.raw, again.resend = call.raw, call.resend
         self._submit(again)
         return await again.wait()
@@ -134,15 +144,18 @@ class Link:
         Raises:
             trio.ClosedResourceError: The block of the link was left.
         """
-        self._check_open()
+        if self._closing is not None:
+            raise self._closed()
         call.posted = True
         call.started = trio.current_time()
         self._counts.calls += 1
         self._put(call)
 
     def _submit(self, call: Call) -> None:
-        self._check_open()
-        call.begin()
+        if self._closing is not None:
+            raise self._closed()
+        call.task = current_task()
+        call.started = trio.current_time()
         self._counts.calls += 1
         deadlines = self._deadlines
         while deadlines and deadlines[0].task is None:
@@ -154,19 +167,11 @@ class Link:
         connection = self.connection
         if connection is None:
             self.outbox.add(call)
-        elif not connection.send_at_once(call) and self.outbox.add(call):
+        elif (connection.conversation.row or not connection.send_at_once(call)) and self.outbox.add(call):
             connection.kick()
 
-    def _check_open(self) -> None:
-        if self._closing is not None:
-            raise trio.ClosedResourceError(f"the block of {self.name} was left") from None
-
-    def _refused_here(self, call: Call, error: ResponseError) -> bool:
-        """Return whether a refusal says that another server is to be asked; if so, have it looked for."""
-        if not self._settings.reconnect_on(error):
-            return False
-        self.renew(call.conversation)
-        return True
+    def _closed(self) -> trio.ClosedResourceError:
+        return trio.ClosedResourceError(f"the block of {self.name} was left")
 
     # ----------------------------------------------------------------------------------- another connection
 
@@ -286,7 +291,7 @@ class Link:
             self._submit(last)
         self._closing = EOFError("closed")
         if idle:
-            await trio.lowlevel.checkpoint()
+            await checkpoint()
         else:
             await last.wait()
 

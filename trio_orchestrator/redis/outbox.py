@@ -27,7 +27,7 @@ class Outbox:
 
     __slots__ = ("_calls", "_line", "_ready", "_size", "size", "used")
 
-    def __init__(self, calls: int, size: int) -> None:
+    def __init__(self, calls: float, size: float) -> None:
         self._calls = calls
         self._size = size
         self._ready: deque[Call] = deque()

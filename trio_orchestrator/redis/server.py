@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import final
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, Final, final
 
 import trio
 from redis.exceptions import RedisError
 
+from trio_orchestrator.block import open_block
+from trio_orchestrator.redis.call import Call
+from trio_orchestrator.redis.connection import Connection
 from trio_orchestrator.redis.connector import Connector, LinkSettings
+from trio_orchestrator.redis.error import CallTimeoutError
 from trio_orchestrator.redis.lease import Leases
 from trio_orchestrator.redis.link import Link
+
+
+CLOSE_WITHIN: Final = 1.0
+"""Seconds that leaving a block may take to have what was posted answered."""
 
 
 @final
@@ -31,8 +41,13 @@ class Server:
         self.connector: Connector = connector
         self.link: Link = Link(name, connector, settings)
         self.leases: Leases = Leases(connector, dedicated)
+        self._dedicated = dedicated
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
+
+    def twin(self) -> Server:
+        """Return another one for the same server, not yet run."""
+        return Server(self.name, self.connector, self.settings, dedicated=self._dedicated)
 
     async def run(self, patience: float = math.inf) -> None:
         """Keep everything going until `stop`. Cancelling from outside does not end it: what is inside may still speak.
@@ -46,16 +61,21 @@ class Server:
                 self.leases.open(nursery)
                 await self.link.run(patience=patience)
 
-    def add_link(self, name: str, connector: Connector | None = None) -> Link:
-        """Open another link to the server, for what must not wait behind the traffic of the first. Sync."""
+    def start_link(self, link: Link) -> None:
+        """Run another link to the server, which ends with this one. Sync."""
         if self._nursery is None:
             raise trio.ClosedResourceError(f"the block of {self.name} was left")
-        link = Link(name, connector or self.connector, self.settings)
-        self._nursery.start_soon(_forever(link))
-        return link
+        self._nursery.start_soon(partial(link.run, patience=math.inf), name=link.name)
+
+    async def call_patiently(self, connection: Connection, call: Call, blocks: float | None) -> Any:
+        """Call on a dedicated connection; what the server may take on purpose is added to `command_timeout`."""
+        after = self.settings.command_timeout + (blocks or 0.0)
+        with trio.move_on_after(after):
+            return await connection.call(call)
+        raise CallTimeoutError(after, connection.address, sent=True)
 
     async def flush(self, within: float) -> None:
-        """Let nothing more in; wait at most so many seconds until what was posted has been answered. Cannot be cancelled."""
+        """Let nothing more in; wait at most so long until what was posted has been answered. Cannot be cancelled."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + within):
             try:
                 await self.link.flush()
@@ -68,8 +88,20 @@ class Server:
         self._scope.cancel(reason="the block of the client was left")
 
 
-def _forever(link: Link) -> Callable[[], object]:
-    async def run() -> None:
-        await link.run(patience=math.inf)
+async def _open_server(server: Server, wait: float, close_within: float) -> AsyncGenerator[Server, None]:
+    async def close(_error: BaseException | None) -> None:
+        await server.flush(close_within)
+        server.stop()
 
-    return run
+    async with open_block(close) as block:
+        block.nursery.start_soon(server.run, wait, name=server.name)
+        await server.link.wait_ready()
+        yield server
+
+
+open_server: Callable[[Server, float, float], AbstractAsyncContextManager[Server]] = asynccontextmanager(_open_server)
+"""Connect to a server for the length of a block: `async with open_server(server, wait, close_within)`.
+
+Entering waits for the first connection, or raises why there is none after `wait` seconds. Leaving lets nothing more in,
+waits for what was posted, at most `close_within` seconds, and ends all connections; it cannot be cancelled meanwhile.
+"""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
 from typing import Any, TypeAlias, cast, final
 
 from redis.exceptions import RedisClusterException, SlotNotCoveredError
@@ -54,32 +56,30 @@ class Topology:
             ValueError: A span is not within 0 to 16383.
         """
         owners: list[Shard | None] = [None] * SLOTS
+        known: dict[Shard, Shard] = {}
         for first, last, shard in spans:
             if not 0 <= first <= last < SLOTS:
                 raise ValueError(f"spans must lie within 0..{SLOTS - 1}, got {first}..{last}")
-            owners[first : last + 1] = [shard] * (last + 1 - first)
-        self._adopt(owners)
-
-    def _adopt(self, owners: Sequence[Shard | None]) -> None:
+            owners[first : last + 1] = [known.setdefault(shard, shard)] * (last + 1 - first)
+        # Equal shards are one object, so identity will do: hashing one for each slot would take milliseconds.
         self._owners = tuple(owners)
-        # By identity first: hashing 16384 shards would take milliseconds.
-        distinct = {id(shard): shard for shard in owners if shard is not None}
-        self._shards = tuple(dict.fromkeys(distinct.values()))
+        self._shards = tuple({id(shard): shard for shard in owners if shard is not None}.values())
 
     @classmethod
-    def _of(cls, owners: Sequence[Shard | None]) -> Topology:
+    def _of(cls, owners: Sequence[Shard | None], shards: Iterable[Shard]) -> Topology:
         made = cls.__new__(cls)
-        made._adopt(owners)
+        made._owners = tuple(owners)
+        made._shards = tuple(shards)
         return made
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """The shards, in the order of their first slots."""
+        """The shards, each once, in no order that means anything."""
         return self._shards
 
     @property
     def masters(self) -> tuple[Address, ...]:
-        """The masters that serve a slot, in the order of their first slots."""
+        """The masters that serve a slot, each once, in no order that means anything."""
         return tuple(dict.fromkeys(shard.master for shard in self._shards))
 
     @property
@@ -126,12 +126,16 @@ class Topology:
         if old is not None and address in old.replicas:
             others = tuple(node for node in old.replicas if node != address)
             return self._replaced(old, Shard(address, others))
+        new = next((shard for shard in self._shards if shard.master == address), Shard(address))
         owners = list(self._owners)
-        owners[slot] = next((shard for shard in self._shards if shard.master == address), Shard(address))
-        return self._of(owners)
+        owners[slot] = new
+        kept = (shard for shard in self._shards if shard is not old or any(map(is_, owners, repeat(old))))
+        return self._of(owners, dict.fromkeys([*kept, new]))
 
     def _replaced(self, old: Shard, new: Shard) -> Topology:
-        return self._of([new if shard is old or shard == old else shard for shard in self._owners])
+        new = next((shard for shard in self._shards if shard == new), new)
+        owners = [new if shard is old else shard for shard in self._owners]
+        return self._of(owners, dict.fromkeys(new if shard is old else shard for shard in self._shards))
 
     def changed_from(self, earlier: Topology) -> Change:
         """Return which nodes came and went since an earlier topology."""
@@ -153,7 +157,7 @@ class Topology:
         return isinstance(other, Topology) and self._owners == other._owners
 
     def __hash__(self) -> int:
-        return hash(self._shards)
+        return hash(frozenset(self._shards))
 
     def __repr__(self) -> str:
         runs = ", ".join(f"{first}-{last}: {shard.master}" for first, last, shard in self.spans())

@@ -15,7 +15,9 @@ NOTHING: Final[Any] = object()
 LARGEST: Final = 512 * 1024 * 1024
 """No value may be longer, in bytes: what the server takes by default (`proto-max-bulk-len`)."""
 
-reply_error: Callable[[str], Exception] = BaseParser.parse_error
+_pack: Final[Callable[[tuple[Any, ...]], bytes]] = cast("Any", hiredis).pack_command  # its hints know one argument only
+
+reply_error: Callable[[str], Exception] = cast("Any", BaseParser).parse_error
 """Make the exception of redis-py for the text of an error reply."""
 
 
@@ -40,7 +42,7 @@ def pack(args: Sequence[Any]) -> bytes:
     if " " in name if isinstance(name, str) else b" " in name:
         args = (*name.split(), *args[1:])
     try:
-        data = cast("bytes", hiredis.pack_command(tuple(args)))
+        data = _pack(tuple(args))
     except TypeError:
         return _pack_rest(args)
     except UnicodeEncodeError as error:
@@ -52,9 +54,9 @@ def pack(args: Sequence[Any]) -> bytes:
 
 def _pack_rest(args: Sequence[Any]) -> bytes:
     """Pack what hiredis does not take as it is."""
-    plain = tuple(bytes(arg) if isinstance(arg, (bytearray, memoryview)) else arg for arg in args)
+    plain = tuple(bytes(cast("Any", arg)) if isinstance(arg, (bytearray, memoryview)) else arg for arg in args)
     try:
-        return cast("bytes", hiredis.pack_command(plain))
+        return _pack(plain)
     except TypeError as error:
         bad = next((arg for arg in plain if type(arg) not in (str, bytes, int, float)), args)
         raise redis.exceptions.DataError(f"arguments must be bytes, str, int or float, got {bad!r:.100}") from error

@@ -8,8 +8,8 @@ from contextlib import ExitStack, suppress
 from typing import Final, final
 
 from trio_orchestrator.algorithms.argument import above, count
-from trio_orchestrator.testing.opening import Opening, Steps, finish_async, side_by_side, until
-from trio_orchestrator.testing.server import Option, RedisServer, start, with_defaults
+from trio_orchestrator.testing.opening import Opening, Steps, finish, finish_async, until
+from trio_orchestrator.testing.server import Option, RedisServer, revive, start, with_defaults
 
 _SLOTS: Final = 16384
 _PORTS: Final = ("port", "cluster-port")  # by default that is port + 10000, which for a high port is none at all
@@ -69,11 +69,15 @@ class RedisClusterServers:
         Raises:
             RuntimeError: It is not whole in time; this quotes the logs.
         """
-        dead = [node for node in self.nodes if not node.is_running]
-        for node in self._running():
-            node.wake()
-        await finish_async(side_by_side([node.restarting() for node in dead]))
-        await finish_async(self._getting_whole())
+        await finish_async(self._healing())
+
+    def heal_blocking(self) -> None:
+        """Do the same in this thread, for code without Trio.
+
+        Raises:
+            RuntimeError: As for `heal`.
+        """
+        finish(self._healing())
 
     def forming(self) -> Steps[None]:
         """Give out the slots, introduce all to all, and attach the replicas."""
@@ -97,6 +101,10 @@ class RedisClusterServers:
             return False
 
         yield from until(time.monotonic() + self._within, attached, lambda: self._complaint("did not meet"))
+
+    def _healing(self) -> Steps[None]:
+        yield from revive(self.nodes)
+        yield from self._getting_whole()
 
     def _getting_whole(self) -> Steps[None]:
         yield from until(time.monotonic() + self._within, self._is_whole, lambda: self._complaint("is not ready"))

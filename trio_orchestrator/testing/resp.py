@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import socket
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 Word: TypeAlias = bytes | str | float
 Address: TypeAlias = str | tuple[str, int]
 """Where a server listens: the path of a Unix socket, or a host and a port."""
 
-_WITHIN: Final = 2.0
 
-
-def ask(address: Address, *words: Word, password: str = "") -> Any:
+def ask(address: Address, *words: Word, password: str = "", within: float = 2.0) -> Any:
     """Send one command on a connection of its own, and return the answer, with text decoded.
 
     Raises:
         RuntimeError: The server answered with an error, whose text this carries.
-        OSError: It cannot be reached, or did not answer within 2 seconds.
+        OSError: It cannot be reached, or did not answer within `within` seconds.
     """
-    with _connect(address) as connection:
+    with _connect(address, within) as connection:
         if password:
             _exchange(connection, ("AUTH", password))
         return _exchange(connection, words)
 
 
-def _connect(address: Address) -> socket.socket:
+def _connect(address: Address, within: float) -> socket.socket:
     if not isinstance(address, str):
-        return socket.create_connection(address, timeout=_WITHIN)
+        return socket.create_connection(address, timeout=within)
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.settimeout(_WITHIN)
+        connection.settimeout(within)
         connection.connect(address)
     except BaseException:
         connection.close()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, suppress
-from typing import final
+from typing import Final, final
 
 from trio_orchestrator.algorithms.argument import above, count
-from trio_orchestrator.testing.opening import Opening, Steps, finish_async, side_by_side, until
-from trio_orchestrator.testing.server import Option, RedisServer, start, with_defaults
+from trio_orchestrator.testing.opening import Opening, Steps, finish, finish_async, until
+from trio_orchestrator.testing.server import Option, RedisServer, revive, start, with_defaults
+
+_PATIENT: Final = 5000
 
 
 @final
@@ -16,7 +18,13 @@ class RedisSentinelServers:
     """Sentinels, and the servers they watch. Made by `open_redis_sentinels`."""
 
     def __init__(
-        self, name: str, servers: tuple[RedisServer, ...], sentinels: tuple[RedisServer, ...], within: float
+        self,
+        name: str,
+        servers: tuple[RedisServer, ...],
+        sentinels: tuple[RedisServer, ...],
+        *,
+        down_after: int,
+        within: float,
     ) -> None:
         """Made by `open_redis_sentinels`."""
         self.name: str = name
@@ -25,6 +33,7 @@ class RedisSentinelServers:
         """The servers that hold data: first the one that was master in the beginning."""
         self.sentinels: tuple[RedisServer, ...] = sentinels
         """The Sentinels."""
+        self._down_after = down_after
         self._within = within
 
     def __repr__(self) -> str:
@@ -73,16 +82,33 @@ class RedisSentinelServers:
         Raises:
             RuntimeError: It is not whole in time; this quotes the logs.
         """
-        everybody = self.servers + self.sentinels
-        dead = [each for each in everybody if not each.is_running]
-        for each in everybody:
-            if each.is_running:
-                each.wake()
-        await finish_async(side_by_side([each.restarting() for each in dead]))
+        await finish_async(self._healing())
+
+    def heal_blocking(self) -> None:
+        """Do the same in this thread, for code without Trio.
+
+        Raises:
+            RuntimeError: As for `heal`.
+        """
+        finish(self._healing())
+
+    def _healing(self) -> Steps[None]:
+        yield from revive(self.servers + self.sentinels)
+        self._be_patient(_PATIENT)
         deadline = time.monotonic() + self._within
-        await finish_async(until(deadline, self._is_settled, lambda: self._complaint("do not agree")))
+        yield from until(deadline, self._is_settled, lambda: self._complaint("do not agree"))
         self._attach_strays()
-        await finish_async(self.getting_whole())
+        yield from self.getting_whole()
+        self._be_patient(self._down_after)
+
+    def _be_patient(self, down_after: int) -> None:
+        """Set the milliseconds after which a silent master is taken for dead.
+
+        A failover cuts the connections of the new master, and a Sentinel makes its own again only every second: as long
+        as there is a replica to be had, impatient Sentinels would go on replacing one by the other.
+        """
+        for sentinel in self.sentinels:
+            sentinel.command("SENTINEL", "SET", self.name, "down-after-milliseconds", down_after)
 
     def getting_whole(self) -> Steps[None]:
         """Wait until the Sentinels agree, know each other, and see all replicas linked."""
@@ -165,22 +191,22 @@ def open_redis_sentinels(
     watchers, followers = int(count("sentinels", sentinels, 1)), int(count("replicas", replicas, 0))
     above("within", within, 0)
     described = with_defaults(options)
-    watching: dict[str, Option] = {
-        "down-after-milliseconds": round(above("down_after", down_after, 0, finite=True) * 1000),
-        "failover-timeout": round(above("failover_timeout", failover_timeout, 0, finite=True) * 1000),
-    }
+    silence, turn = (
+        max(1, round(above(name, value, 0, finite=True) * 1000))
+        for name, value in (("down_after", down_after), ("failover_timeout", failover_timeout))
+    )
 
     def steps(stack: ExitStack) -> Steps[RedisSentinelServers]:
         made = (RedisServer(described, within=within) for _ in range(1 + followers))
         servers = yield from start(stack, made)
         for server in servers[1:]:
             _follow(server, servers[0])
-        sentinels = (RedisServer({}, arguments=("--sentinel",), within=within) for _ in range(watchers))
-        group = RedisSentinelServers(name, servers, (yield from start(stack, sentinels)), within)
-        for sentinel in group.sentinels:
+        made = (RedisServer({}, arguments=("--sentinel",), within=within) for _ in range(watchers))
+        watching = yield from start(stack, made)
+        for sentinel in watching:
             sentinel.command("SENTINEL", "MONITOR", name, servers[0].host, servers[0].port, watchers // 2 + 1)
-            for option, value in watching.items():
-                sentinel.command("SENTINEL", "SET", name, option, value)
+            sentinel.command("SENTINEL", "SET", name, "failover-timeout", turn, "down-after-milliseconds", silence)
+        group = RedisSentinelServers(name, servers, watching, down_after=silence, within=within)
         yield from group.getting_whole()
         return group
 

