@@ -152,6 +152,11 @@ if TYPE_CHECKING:
     from trio_orchestrator.queue.settings import KeyOrder as KeyOrder
     from trio_orchestrator.queue.statistics import QueueStatistics as QueueStatistics
     from trio_orchestrator.queue.task_queue import TaskQueue as TaskQueue
+    from trio_orchestrator.redis_event import RedisConnected as RedisConnected
+    from trio_orchestrator.redis_event import RedisFailover as RedisFailover
+    from trio_orchestrator.redis_event import RedisLost as RedisLost
+    from trio_orchestrator.redis_event import RedisReady as RedisReady
+    from trio_orchestrator.redis_event import RedisReconnecting as RedisReconnecting
     from trio_orchestrator.transport import HttpxTransport as HttpxTransport
     from trio_orchestrator.value import Changes as Changes
 
@@ -160,7 +165,8 @@ _HOMES = {
     "algorithms.aimd": "AIMD",
     "algorithms.arc": "ARC",
     "algorithms.backoff": (
-        "AdditiveJitter Constant Custom DecorrelatedJitter EqualJitter Exponential Fibonacci FullJitter Linear"
+        "AdditiveJitter Constant Custom DecorrelatedJitter EqualJitter Exponential Fibonacci FullJitter"
+        " Linear"
     ),
     "algorithms.circuit": "CircuitState",
     "algorithms.envoy": "EnvoyGradient",
@@ -213,6 +219,7 @@ _HOMES = {
     "queue.settings": "KeyOrder",
     "queue.statistics": "QueueStatistics",
     "queue.task_queue": "TaskQueue",
+    "redis_event": "RedisConnected RedisFailover RedisLost RedisReady RedisReconnecting",
     "transport": "HttpxTransport",
     "value": "Changes",
 }
@@ -311,6 +318,11 @@ __all__ = [
     "RateStatistics",
     "Ratio",
     "Recorder",
+    "RedisConnected",
+    "RedisFailover",
+    "RedisLost",
+    "RedisReady",
+    "RedisReconnecting",
     "RejectedError",
     "Reply",
     "Retry",

@@ -52,6 +52,7 @@ def redis_cluster(_cluster: RedisClusterServers) -> RedisClusterServers:
     """The session's cluster of three masters and three replicas, whole and without data.
 
     What a test has killed or stopped is brought back here, but who is master may change: ask `masters`, not `nodes`.
+    A test that moves slots moves them back itself.
     """
     _cluster.heal_blocking()
     for master in _cluster.masters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
 from types import ModuleType
 from typing import Any
 
@@ -130,6 +131,14 @@ def test_the_second_word_may_be_an_argument() -> None:
     assert kind_of_call([""]) is kind_of_call([" "]) is UNKNOWN
     assert kind_of_call(["COMMAND"]).reads
     assert not kind_of("CLIENT").reads
+
+
+@pytest.mark.parametrize("call", [["BLPOP", "a", 0], ["XREAD", "BLOCK", 0, "STREAMS", "a", 0], ["SCRIPT KILL"]])
+def test_what_needs_a_connection_of_its_own_says_why(call: list[Any]) -> None:
+    kind = kind_of_call(call)
+    assert kind.route_for(call) is Route.DEDICATED
+    error = kind.refusal(call[0].lower())
+    assert re.fullmatch(rf"{call[0]} is refused: it .+; send it by itself, outside of a pipeline", str(error))
 
 
 def test_what_ends_a_script_does_not_queue_behind_it() -> None:

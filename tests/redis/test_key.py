@@ -29,7 +29,9 @@ MOVABLE = """
     PUBLISH a m|SUBSCRIBE a b|PING a|BITOP AND d a b|CLIENT KILL a|CONFIG GET a|SCRIPT EXISTS a
 """
 SAMPLES = [sample.split() for line in MOVABLE.strip().splitlines() for sample in line.split("|")]
-SAMPLES += [["MIGRATE", "h", "1", "", "0", "10", "AUTH2", "KEYS", "p", "KEYS", "a", "b"]]
+SAMPLES += [
+    ["MIGRATE", "h", "1", "", "0", "10", *rest.split()] for rest in ("AUTH2 u KEYS KEYS a b", "AUTH KEYS KEYS a")
+]
 
 BY_HAND = {
     "JSON.SET a $ 1": "a",

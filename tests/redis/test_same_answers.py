@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -61,17 +62,28 @@ async def ask_ours(url: str, options: Mapping[str, Any]) -> Answers:
         return await ask_all(client)
 
 
+COMMANDS: Final = "FLUSHALL|SCRIPT FLUSH|FUNCTION FLUSH|CONFIG RESETSTAT|SLOWLOG RESET|LATENCY RESET|ACL LOG RESET"
+
+
 def prepare(server: RedisServer) -> None:
     """The same start for both."""
-    commands = "FLUSHALL|SCRIPT FLUSH|FUNCTION FLUSH|CONFIG RESETSTAT|SLOWLOG RESET|LATENCY RESET|ACL LOG RESET"
-    for command in commands.split("|"):
+    for command in COMMANDS.split("|"):
         server.command(*command.split())
 
 
-@pytest.fixture(scope="session")
+@contextmanager
+def hasty(server: RedisServer) -> Iterator[None]:
+    """What blocks with a time-out is looked after so many times a second, and by default only ten times."""
+    hz = server.info("server")["configured_hz"]
+    server.command("CONFIG", "SET", "hz", 500)
+    yield
+    server.command("CONFIG", "SET", "hz", hz)
+
+
+@pytest.fixture(scope="module")
 def runs(redis_server: RedisServer) -> dict[str, Run]:
     found = {}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), hasty(redis_server):
         warnings.simplefilter("ignore", DeprecationWarning)  # redis-py's, of some methods
         for name, options in OPTIONS.items():
             prepare(redis_server)

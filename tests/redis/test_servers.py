@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -28,10 +30,20 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
-def server_directories() -> set[Path]:
-    import tempfile
+@pytest.fixture
+def own_temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary directories are made in this test; a short path, since a Unix socket has room for no long one."""
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        yield Path(name)
 
-    return set(Path(tempfile.gettempdir()).glob("redis-*"))
+
+def entries(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
+def exists(path: str | Path) -> bool:
+    return Path(path).exists()
 
 
 def gone(redis_server: RedisServer) -> bool:
@@ -105,14 +117,13 @@ def test_an_error_of_the_server_is_raised(clean_redis: RedisServer) -> None:
         clean_redis.command("NONSENSE")
 
 
-def test_a_server_that_does_not_start_shows_its_log() -> None:
-    before = server_directories()
+def test_a_server_that_does_not_start_shows_its_log(own_temporary: Path) -> None:
     with (
         pytest.raises(RuntimeError, match=r"did not start.*\n(.*\n)*.*no-such-option"),
         open_redis_server(no_such_option=1),
     ):
         pass
-    assert server_directories() == before
+    assert entries(own_temporary) == []
 
 
 async def test_a_port_that_somebody_has_grabbed_is_left_to_him(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,14 +216,14 @@ async def test_an_error_of_the_block_passes_bare_and_ends_the_server() -> None:
     ids=["one", "two", "cluster", "sentinels"],
 )
 async def test_cancelled_while_it_starts_it_leaves_no_process(
-    opened: Callable[[], Opening[object]], after: float
+    opened: Callable[[], Opening[object]], after: float, own_temporary: Path
 ) -> None:
-    before = children(), server_directories()
+    before = children()
     with trio.move_on_after(after) as scope:
         async with opened():
             await trio.sleep_forever()
     assert scope.cancelled_caught
-    assert (children(), server_directories()) == before
+    assert (children(), entries(own_temporary)) == (before, [])
 
 
 async def test_cancelled_while_it_restarts_it_can_be_restarted_again() -> None:
@@ -239,7 +250,7 @@ def test_interrupted_from_the_keyboard_it_leaves_no_process() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(10) != 0
     assert not psutil.pid_exists(int(pid))
-    assert not Path(directory.decode()).exists()
+    assert not exists(directory.decode())
 
 
 async def test_an_opening_may_be_used_again_but_not_twice_at_once() -> None:
@@ -280,14 +291,15 @@ async def test_a_replica_takes_over_and_the_cluster_heals(redis_cluster: RedisCl
         while redis_cluster.master_of("a key") is not heir or old in redis_cluster.masters:  # noqa: ASYNC110
             await trio.sleep(0.01)
     old.kill()
-    assert old not in redis_cluster.nodes[0:0] + redis_cluster.masters + redis_cluster.replicas
+    assert old not in redis_cluster.masters + redis_cluster.replicas
     await redis_cluster.heal()
     assert redis_cluster.replicas_of(heir) == (old,)
 
 
 def test_a_cluster_that_does_not_get_ready_shows_the_logs() -> None:
-    with pytest.raises(RuntimeError, match=r"the cluster is not ready after 0.15 s\n(.*\n)*.*end of its log"):
-        with open_redis_cluster_servers(masters=2, replicas=0, within=0.15):
+    late = r"(the cluster is not ready after|did not answer within) 0.3 s"
+    with pytest.raises(RuntimeError, match=late + r"(.*\n)*.*end of its log:\n.*\d"):
+        with open_redis_cluster_servers(masters=2, replicas=0, within=0.3):
             pass
 
 
@@ -325,8 +337,6 @@ async def test_a_failover_that_does_not_come_is_complained_about(redis_sentinels
 
 
 async def tls_ping(address: tuple[str, int], ca: str, *client: str) -> bytes:
-    import ssl
-
     context = ssl.create_default_context(cafile=ca)
     if client:
         context.load_cert_chain(*client)
@@ -342,7 +352,7 @@ async def test_tls_in_front_of_a_server(redis_server: RedisServer) -> None:
         assert tls.url == f"rediss://127.0.0.1:{tls.port}"
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream(*tls.address)
-    assert not os.path.exists(tls.ca_path)
+    assert not exists(tls.ca_path)
 
 
 async def test_tls_refuses_a_wrong_name_and_a_client_without_a_certificate(redis_server: RedisServer) -> None:

@@ -53,5 +53,7 @@ def test_keys_of_several_slots_are_named() -> None:
         one_slot(["a", "b", 1])
     assert caught.value.keys == ("a", "b", 1)
     assert isinstance(caught.value, ClusterCrossSlotError)
+    with pytest.raises(CrossSlotError):
+        one_slot(["a", "b", "a"])
     with pytest.raises(ValueError, match=r"^keys must hold at least one key"):
         one_slot([])

@@ -219,6 +219,7 @@ def test_moved_gives_that_slot_to_that_master_and_no_other(before: Topology, slo
     spans = list(before.spans())
     after = before.moved(slot, node(port))
     assert after.master_of(slot) == node(port)
+    assert node(port) not in after.replicas_of(slot)
     assert list(before.spans()) == spans, "the earlier one is as it was"
     old = before.shard_of(slot)
     changed = {n for n in range(SLOTS) if before.shard_of(n) != after.shard_of(n)}
@@ -242,6 +243,13 @@ def test_moved_to_a_replica_is_a_failover_of_the_shard() -> None:
     after = STEADY.moved(6000, node(7613))
     assert after.masters == (node(7610), node(7613))
     assert after.changed_from(STEADY).gone == {node(7611)}
+
+
+def test_a_shard_that_becomes_equal_to_another_is_that_one() -> None:
+    both = Topology([(0, 0, Shard(node(1), (node(2),))), (1, 1, Shard(node(2)))]).moved(0, node(2))
+    assert both.shards == (Shard(node(2)),)
+    assert set(both.moved(0, node(3)).masters) == set(both.moved(1, node(3)).masters) == {node(2), node(3)}
+    assert both.moved(0, node(3)).moved(1, node(3)).masters == (node(3),)
 
 
 def test_moved_to_an_unknown_node_makes_a_shard() -> None:

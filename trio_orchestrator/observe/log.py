@@ -33,6 +33,7 @@ from trio_orchestrator.policy_event import (
     StormEnded,
     StormStarted,
 )
+from trio_orchestrator.redis_event import RedisConnected, RedisFailover, RedisLost, RedisReady, RedisReconnecting
 
 _short = Repr()  # also copes with an error that cannot show itself
 _short.maxother = _short.maxstring = 300
@@ -56,9 +57,10 @@ class LogInstrument(Instrument):
     attributes of the log record, prefixed: `orchestrator_event` ("retry_scheduled"), `orchestrator_name`,
     `orchestrator_attempt`, `orchestrator_error` (the exception itself) and so on.
 
-    Levels: a scheduled retry, a shut gate, dropped jobs, a circuit that opens or is isolated, a fallback, a storm and
-    much spending are warnings; giving up and spending that is stopped are errors; a gate or circuit that lets calls
-    through, a changed limit and the end of a storm are infos; a hedge is a debug line; so is the end of a job, or a
+    Levels: a scheduled retry, a shut gate, dropped jobs, a circuit that opens or is isolated, a fallback, a storm, much
+    spending, a lost connection to Redis, an attempt to connect that failed and a failover are warnings; giving up and
+    spending that is stopped are errors; a gate or circuit that lets calls through, a changed limit, the end of a storm
+    and a server that is ready are infos; a hedge and a new connection are debug lines; so is the end of a job, or a
     warning if it failed and no "gave up" line was just written for it.
 
     Equal lines (pauses, elapsed times and amounts aside) are thinned: the first is written, then every 10 seconds how
@@ -176,6 +178,31 @@ class LogInstrument(Instrument):
         """Write an error: all of it is spent, and calls are refused."""
         moment = f": {event.spent} of {event.limit}, for {event.seconds:.2f} s"
         self._write("spend_stopped", event, logging.ERROR, f"spending of {event.name!r} stopped", None, moment)
+
+    def redis_connected(self, event: RedisConnected, /) -> None:
+        """Write a debug line: a connection was made."""
+        self._write("redis_connected", event, logging.DEBUG, f"{event.link}: connected to {event.address}")
+
+    def redis_ready(self, event: RedisReady, /) -> None:
+        """Write an info: the server answers."""
+        what, after = f"{event.link}: {event.address} is ready", f", after {event.after:.2f} s"
+        self._write("redis_ready", event, logging.INFO, what, None, after)
+
+    def redis_lost(self, event: RedisLost, /) -> None:
+        """Write a warning: a connection was lost."""
+        what = f"{event.link}: connection to {event.address} lost"
+        moment = f", with {event.in_flight} calls in flight and {event.unsent} unsent"
+        self._write("redis_lost", event, logging.WARNING, what, event.cause, moment)
+
+    def redis_reconnecting(self, event: RedisReconnecting, /) -> None:
+        """Write a warning: an attempt to connect failed."""
+        what = f"{event.link}: cannot connect to {event.address}"
+        self._write("redis_reconnecting", event, logging.WARNING, what, event.cause, f", next in {event.delay:.2f} s")
+
+    def redis_failover(self, event: RedisFailover, /) -> None:
+        """Write a warning: another server is spoken with."""
+        what = f"{event.link}: failed over from {event.old} to {event.new}"
+        self._write("redis_failover", event, logging.WARNING, what)
 
     def flush(self) -> None:
         """Write how many equal lines were held back since the last count. Sync; needs no running Trio."""

@@ -28,6 +28,7 @@ from trio_orchestrator.policy_event import (
     StormEnded,
     StormStarted,
 )
+from trio_orchestrator.redis_event import RedisConnected, RedisFailover, RedisLost, RedisReady, RedisReconnecting
 
 Event = (
     RetryScheduled
@@ -47,6 +48,11 @@ Event = (
     | StormEnded
     | SpendWarned
     | SpendStopped
+    | RedisConnected
+    | RedisReady
+    | RedisLost
+    | RedisReconnecting
+    | RedisFailover
 )
 """Whatever an `Instrument` may hear."""
 
@@ -154,6 +160,26 @@ class Recorder(Instrument):
         self._keep(event)
 
     def spend_stopped(self, event: SpendStopped, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def redis_connected(self, event: RedisConnected, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def redis_ready(self, event: RedisReady, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def redis_lost(self, event: RedisLost, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def redis_reconnecting(self, event: RedisReconnecting, /) -> None:
+        """Keep the event."""
+        self._keep(event)
+
+    def redis_failover(self, event: RedisFailover, /) -> None:
         """Keep the event."""
         self._keep(event)
 

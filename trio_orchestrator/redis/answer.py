@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import codecs
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+from redis.exceptions import DataError
 
 from trio_orchestrator.redis.settings import Target
 from trio_orchestrator.redis.wire import pack
@@ -15,17 +17,23 @@ from trio_orchestrator.redis.wire import pack
 class Answers:
     """How one client packs its arguments, and what it makes of replies."""
 
-    __slots__ = ("_callbacks", "encoder", "pack")
+    __slots__ = ("_callbacks", "encoder", "pack", "shapes")
 
     def __init__(self, target: Target) -> None:
         self._callbacks: dict[str, Callable[..., Any]] = dict(target.callbacks)
         self.encoder: Any = target.encoder
         """redis-py's own; its commands ask for it."""
-        self.pack: Callable[[Sequence[Any]], bytes] = pack if target.encoding.lower() in _UTF8 else self._pack_encoded
+        self.shapes: Mapping[str, Any] = target.shapes
+        """What redis-py's own client would have been told about how answers are to look."""
+        plain = codecs.lookup(target.encoding).name == "utf-8" and target.encoding_errors == "strict"
+        self.pack: Callable[[Sequence[Any]], bytes] = pack if plain else self._pack_encoded
         """Make the bytes of a command from its arguments."""
 
     def _pack_encoded(self, args: Sequence[Any]) -> bytes:
-        return pack((args[0], *map(self.encoder.encode, args[1:])))
+        try:
+            return pack((args[0], *map(self.encoder.encode, args[1:])))
+        except UnicodeEncodeError as error:
+            raise DataError(f"arguments must be encodable as {self.encoder.encoding}: {error}") from error
 
     def set_callback(self, name: str, callback: Callable[..., Any]) -> None:
         """Have the replies to a command go through `callback(reply, **options)`."""
@@ -52,12 +60,11 @@ class Answers:
         return callback(reply, **options)
 
     def callback(self, name: Any) -> Callable[..., Any] | None:
-        """Return what the replies to a command go through, if anything."""
+        """Return what the replies to a command go through, if anything; as in redis-py, of a name in bytes nothing."""
         callback = self._callbacks.get(name)
         if callback is None and not name.isupper():
-            return self._callbacks.get((name if isinstance(name, str) else name.decode()).upper())
+            return self._callbacks.get(name.upper())
         return callback
 
 
-_UTF8 = ("utf-8", "utf8", "u8")
 _OURS = (EMPTY_RESPONSE, NEVER_DECODE, "keys", "resend")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -89,7 +89,7 @@ class Batch(Call):
         around = ([_MULTI], [_EXEC]) if transaction else ([], [])
         super().__init__(b"".join([*loads, *around[0], *commands, *around[1]]))
         self.atomic = transaction
-        self.resend = resend or all(item.kind.reads for item in batch)
+        self.resend = resend or all(item.kind.reads or item.options.get("resend", False) for item in batch)
         self._before = len(loads) + transaction
         self._due = len(loads) + len(batch) + 2 * transaction
         self._raw = self._raw_replies()
@@ -115,6 +115,18 @@ class Batch(Call):
         if self._raw:
             self.raw = count in self._raw
         return count == self._due
+
+    def refusals(self, refuses: Callable[[ResponseError], bool]) -> int:
+        """Return how many commands were refused with an error of a kind; those did not run.
+
+        One such command is enough for a transaction to be refused as a whole.
+        """
+        if not self.transaction:
+            return _count(self.answer[self._before :], refuses)
+        result = self.answer[-1]
+        if not isinstance(result, Exception):
+            return _count(result or (), refuses)
+        return len(self.batch) if _count([*self.answer, abort_reason(result)], refuses) else 0
 
     def replies(self) -> list[Any]:
         """Return what each command was answered, errors as exceptions.
@@ -149,6 +161,10 @@ class Batch(Call):
             loads[item.script] if isinstance(reply, NoScriptError) and _failed(loads.get(item.script)) else reply
             for item, reply in zip(self.batch, replies, strict=True)
         ]
+
+
+def _count(replies: Iterable[Any], refuses: Callable[[ResponseError], bool]) -> int:
+    return sum(isinstance(reply, ResponseError) and refuses(reply) for reply in replies)
 
 
 def _failed(load: object) -> bool:

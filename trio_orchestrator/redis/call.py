@@ -52,6 +52,11 @@ class Call:
         self.answer.append(reply)
         return len(self.answer) == self.want
 
+    def restart(self) -> None:
+        """Forget the connection, and the replies that came before it was lost: it is sent again."""
+        self.conversation = None
+        self.answer = NO_ANSWER
+
     def settle(self, answer: Any) -> None:
         """Give the waiter its answer, if it still waits. Sync."""
         task = self.task

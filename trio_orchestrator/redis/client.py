@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -9,52 +10,18 @@ from types import CoroutineType
 from typing import Any, cast, final
 
 import trio
-from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
+from redis.backoff import AbstractBackoff
 from redis.exceptions import ResponseError
 
 from trio_orchestrator.redis.answer import Answers
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.command import Kind, Route, kind_of_call
+from trio_orchestrator.redis.dedicated import DedicatedRedis, Monitor
 from trio_orchestrator.redis.link import LinkStatistics
+from trio_orchestrator.redis.method import Commands as Commands
+from trio_orchestrator.redis.pipeline import LinkHost, Pipeline
 from trio_orchestrator.redis.server import CLOSE_WITHIN, Server, open_server
-
-
-class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
-    """redis-py's command methods on something that can execute them. Their answers are those of `redis.asyncio`."""
-
-    _event_dispatcher: Any = None  # redis-py's protocol names it; none of its commands uses it
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-
-    def get_encoder(self) -> Any:
-        """Return redis-py's encoder, which some of its commands ask for."""
-        return self._answers.encoder
-
-    def set_response_callback(self, command: str, callback: Callable[..., Any]) -> None:
-        """Have what the server answers to a command go through `callback(reply, **options)`, for this client."""
-        self._answers.set_callback(command, callback)
-
-    def _call(self, kind: Kind, args: tuple[Any, ...], options: dict[str, Any]) -> Call:
-        call = Call(self._answers.pack(args))
-        if kind.reads:
-            call.resend = True
-        if options:
-            call.resend = call.resend or bool(options.get("resend"))
-            call.raw = self._answers.is_raw(options)
-        return call
-
-    async def _speak(
-        self, speak: Callable[[Call], Awaitable[Any]], kind: Kind, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        """Send one command by `speak`; return what redis-py's method is to return."""
-        call = self._call(kind, args, options)
-        try:
-            reply = await speak(call)
-        except ResponseError as error:
-            return self._answers.of_refusal(error, options)
-        shaped: Any = self._answers.shape(args[0], reply, options)
-        return await cast("Awaitable[Any]", shaped) if isinstance(shaped, CoroutineType) else shaped
+from trio_orchestrator.redis.transaction import Body, Retrying, Transaction
 
 
 @final
@@ -129,6 +96,67 @@ class Redis(Commands):
             raise kind.refusal(args[0])
         self._link.post(Call(self._answers.pack(args)))
 
+    # ------------------------------------------------------------------------- several commands, one connection
+
+    def pipeline(self, transaction: bool = False, *, resend: bool = False) -> Pipeline:
+        """Return a pipeline: commands that are sent together. **Not a transaction by default**, unlike redis-py's.
+
+        Args:
+            transaction: Whether MULTI and EXEC go around it, so that all is executed or nothing, with nothing between.
+            resend: Whether it may run twice, so that it is sent again after a lost connection.
+        """
+        host = LinkHost(self._link, self._server.settings, self._allowed)
+        return Pipeline(host, self._answers, transaction=transaction, resend=resend)
+
+    def watch(self, *keys: Any) -> Transaction:  # type: ignore[override]
+        """Return a transaction that is executed only if keys are as they were: `async with redis.watch("stock") as tx`."""
+        return Transaction(self._server, self._answers, keys)
+
+    async def transaction(
+        self,
+        body: Body,
+        *keys: Any,
+        attempts: float = math.inf,
+        within: float = 10.0,
+        backoff: AbstractBackoff | None = None,
+        value_from_callable: bool = False,
+    ) -> Any:
+        """Watch keys, call `body(tx)`, execute what it has queued; all of it again if somebody changed a key meanwhile.
+
+        `body` reads by `await tx.get(...)`, then calls `tx.multi()` and queues. It is called once an attempt, so that
+        what else it does may happen several times. It may be sync.
+
+        Cancelling ends it anywhere; an EXEC that was sent may run. A lost connection is not an attempt that failed: it
+        is raised.
+
+        Args:
+            body: What is to be done.
+            keys: What is watched.
+            attempts: The most attempts, >= 1; `inf`: until the time is up.
+            within: No attempt begins later than so many seconds after the first.
+            backoff: The pause after so many failures; by default at random up to 1 ms, 2 ms ... 250 ms.
+            value_from_callable: Whether to return what `body` returns, rather than the results of the commands.
+
+        Raises:
+            WatchError: The last attempt failed too; a note says how many there were.
+            LinkError: The connection was lost; `sent` says whether the EXEC may have run.
+        """
+        retrying = Retrying(attempts=attempts, within=within, backoff=backoff, value_from_callable=value_from_callable)
+        async with Transaction(self._server, self._answers, keys) as tx:
+            return await retrying.run(body, tx, keys)
+
+    def dedicated(self) -> DedicatedRedis:
+        """Return a client on a connection of its own: `async with redis.dedicated() as d`."""
+        return DedicatedRedis(self._server, self._answers)
+
+    def monitor(self, *, buffer: float = 10_000) -> Monitor:
+        """Return the log of all commands: `async with redis.monitor() as commands: async for command in commands`.
+
+        Args:
+            buffer: So many are kept while nobody takes them.
+        """
+        return Monitor(self._server, self._answers, buffer=buffer)
+
     def sibling(self) -> AbstractAsyncContextManager[Redis]:
         """Open a second client of the same server, on connections of its own: `async with redis.sibling() as other`.
 
@@ -143,8 +171,11 @@ class Redis(Commands):
 
 async def _siblings(elder: Redis) -> AsyncGenerator[Redis, None]:
     server = elder._server.twin()
-    async with open_server(server, 0, CLOSE_WITHIN):
-        yield Redis(server, elder._answers, allowed=elder._allowed)
+    try:
+        async with open_server(server, 0, CLOSE_WITHIN):
+            yield Redis(server, elder._answers, allowed=elder._allowed)
+    finally:
+        elder._server.forget(server)
 
 
 _open_sibling = asynccontextmanager(_siblings)

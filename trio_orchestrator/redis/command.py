@@ -72,7 +72,7 @@ class Kind:
         return Route.SHARED if self.blocks(args) is None else Route.DEDICATED
 
     def refusal(self, name: str | bytes) -> RefusedCommandError:
-        """Return the error that says why a refused command is refused, and what to do instead."""
+        """Return the error that says why this command may not share a connection, and what to do instead."""
         return RefusedCommandError(f"{text(name).upper()} is refused: it {self.why}; {self.advice}")
 
 
@@ -82,7 +82,9 @@ UNKNOWN: Final = Kind()
 _WRITES: Final = Kind()
 _CONTAINER: Final = Kind()
 _READS: Final = Kind(reads=True)
-_OVERTAKES: Final = Kind(route=Route.DEDICATED)
+_HOLDS: Final = "may hold back whatever comes behind it"
+_ALONE: Final = "send it by itself, outside of a pipeline"
+_OVERTAKES: Final = Kind(False, Route.DEDICATED, "would wait behind what it is to end", _ALONE)
 
 
 def _seconds(value: object, unit: float) -> float:
@@ -155,6 +157,10 @@ _MORE_READS: Final = """
 """
 
 
+def _blocking(route: Route, timeout_of: Callable[[Args], float | None], *, reads: bool = False) -> Kind:
+    return Kind(reads, route, _HOLDS, _ALONE, timeout_of=timeout_of)
+
+
 def _refused(why: str, advice: str, *, nowhere: bool = True, stateful: bool = False, option: str = "") -> Kind:
     return Kind(False, Route.REFUSED, why, advice, nowhere, stateful, option)
 
@@ -214,10 +220,10 @@ def _kinds() -> dict[str, Kind]:
     kinds = {**dict.fromkeys(KNOWN, _WRITES), **dict.fromkeys(CONTAINERS, _CONTAINER)}
     reads = [*_MORE_READS.split(), *(f"{box} {word}" for box, words in _OF_SERVER.items() for word in words.split())]
     kinds.update(dict.fromkeys([*READ_COMMANDS, *reads], _READS))
-    kinds.update({name: Kind(route=Route.DEDICATED, timeout_of=timeout) for name, timeout in _TIMEOUTS.items()})
-    kinds["XREAD"] = Kind(reads=True, timeout_of=_by_option(1, STREAM_OPTIONS))
-    kinds["XREADGROUP"] = Kind(timeout_of=_by_option(1, STREAM_OPTIONS))
-    kinds["TS.READ"] = Kind(reads=True, timeout_of=_by_option(3, {"COUNT": 1, "BLOCK": 2}))
+    kinds.update({name: _blocking(Route.DEDICATED, timeout) for name, timeout in _TIMEOUTS.items()})
+    kinds["XREAD"] = _blocking(Route.SHARED, _by_option(1, STREAM_OPTIONS), reads=True)
+    kinds["XREADGROUP"] = _blocking(Route.SHARED, _by_option(1, STREAM_OPTIONS))
+    kinds["TS.READ"] = _blocking(Route.SHARED, _by_option(3, {"COUNT": 1, "BLOCK": 2}), reads=True)
     # A script that runs too long holds back its own connection: what ends it must come on another.
     kinds.update(dict.fromkeys(("SCRIPT KILL", "FUNCTION KILL"), _OVERTAKES))
     # A name on the connection is a label that changes no answer, so it may share; a dedicated one keeps it.

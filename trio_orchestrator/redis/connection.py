@@ -22,6 +22,11 @@ Lost: TypeAlias = "Callable[[Connection, list[Call], list[Call]], None]"
 """Called once, in the step in which a connection is lost: with it, the calls that have not run, those that may have."""
 
 
+@final
+class ClosedHereError(EOFError):
+    """The connection was not lost: its block was left."""
+
+
 def ignore_push(_push: list[Any]) -> None:
     """Take no notice of a push message."""
 
@@ -97,6 +102,13 @@ class Connection:
             self.kick()
         return await call.wait()
 
+    def post(self, call: Call) -> None:
+        """Send a call without waiting for its reply, which is thrown away. Sync."""
+        call.posted = True
+        call.started = trio.current_time()
+        if not self.send_at_once(call) and self.outbox.add(call):
+            self.kick()
+
     def send_at_once(self, call: Call) -> bool:
         """Send a call in this very step if nothing else is queued or in flight; return whether it was."""
         conversation = self.conversation
@@ -156,7 +168,7 @@ class Connection:
                     nursery.start_soon(self._write)
                     await self._read()
         finally:
-            self.fail(EOFError("closed"))
+            self.fail(ClosedHereError("closed"))
             with trio.CancelScope(shield=True) as scope:
                 scope.cancel()
                 await self._pipe.aclose()

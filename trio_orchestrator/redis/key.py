@@ -62,7 +62,7 @@ def _counted(at: int, *, step: int = 1, stores: bool = False) -> Places:
             count = int(text(args[at]))
         except (IndexError, ValueError):
             return []
-        keys = args[at + 1 : at + 1 + max(count, 0) * step : step]
+        keys = args[at + 1 : at + 1 + count * step : step]
         return [*args[1:2], *keys] if stores and len(keys) == count else [*keys] if len(keys) == count else []
 
     return find

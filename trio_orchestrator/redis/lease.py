@@ -1,4 +1,4 @@
-"""Connections of one's own, for what blocks or changes its connection: leased, closed on cancellation, bounded in number."""
+"""Connections of one's own, for what blocks or changes its connection: leased, closed on cancel, bounded in number."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Leases:
         most: How many there may be at once.
     """
 
-    __slots__ = ("_connector", "_idle", "_limiter", "_nursery")
+    __slots__ = ("_connector", "_idle", "_leased", "_limiter", "_nursery")
 
     def __init__(self, connector: Connector, most: float) -> None:
         self._connector = connector
         self._idle: list[Connection] = []
+        self._leased: set[Connection] = set()
         self._limiter = trio.CapacityLimiter(most)
         self._nursery: trio.Nursery | None = None
 
@@ -37,16 +38,19 @@ class Leases:
         """Return a lease, to be entered."""
         return Lease(self)
 
-    def renew(self) -> None:
-        """Close the idle connections, since another server is to be asked. Sync."""
-        while self._idle:
-            self._idle.pop().fail(EOFError("another server is to be asked"))
+    def drop(self, cause: BaseException) -> None:
+        """End all connections, those that are leased now as well, since another server is to be asked. Sync."""
+        for connection in [*self._idle, *self._leased]:
+            connection.fail(cause)
+        self._idle.clear()
 
     async def take(self, token: object) -> Connection:
         """Wait for a place, and return a connection: the one that was given back last, or a new one."""
         await self._limiter.acquire_on_behalf_of(token)
         try:
-            return self._used() or await self._connected()
+            connection = self._used() or await self._connected()
+            self._leased.add(connection)
+            return connection
         except BaseException:
             self._limiter.release_on_behalf_of(token)
             raise
@@ -65,7 +69,8 @@ class Leases:
 
     def give_back(self, token: object, connection: Connection, *, clean: bool) -> None:
         """Take a connection back; it is closed unless it is as good as new. Sync."""
-        if clean and not connection.conversation.row and connection.cause is None:
+        self._leased.discard(connection)
+        if clean and connection.cause is None and all(call.posted for call in connection.conversation.row):
             self._idle.append(connection)
         else:
             connection.fail(EOFError("given back in the middle of something"))
@@ -86,8 +91,8 @@ class Leases:
 class Lease:
     """A connection of one's own: `async with leases.lease() as connection`.
 
-    Entering waits for a place and may connect. Leaving does not block: the connection goes back, or is closed if the block
-    ends with anything but a refusal by the server, or if `dirty` was set.
+    Entering waits for a place and may connect. Leaving does not block: the connection goes back, or is closed if the
+    block ends with anything but a refusal by the server, or if `dirty` was set.
     """
 
     __slots__ = ("_connection", "_leases", "dirty")

@@ -16,7 +16,7 @@ from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task, wai
 from trio_orchestrator.block import emit
 from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.call import Call
-from trio_orchestrator.redis.connection import Connection, ignore_push
+from trio_orchestrator.redis.connection import ClosedHereError, Connection, ignore_push
 from trio_orchestrator.redis.connector import Connector, LinkSettings
 from trio_orchestrator.redis.conversation import Push
 from trio_orchestrator.redis.error import CallTimeoutError, LinkError
@@ -67,6 +67,7 @@ class Link:
         settings: Bounds of time and number.
         push: Called with each push message.
         ready: Called with each new connection, in the step in which it is adopted.
+        failed: Called with the error of each attempt to connect that failed.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Link:
         settings: LinkSettings,
         push: Push = ignore_push,
         ready: Callable[[Connection], None] | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
         self.name: str = name
         self.connection: Connection | None = None
@@ -85,6 +87,7 @@ class Link:
         self._timeout = settings.command_timeout
         self._push = push
         self._ready = ready
+        self._failed = failed
         self._deadlines: deque[Call] = deque()
         self._trouble = trio.Event()
         self._search: trio.CancelScope | None = None
@@ -116,7 +119,7 @@ class Link:
         if self._closing is not None:
             await checkpoint()
         connection = self.connection
-        if connection is None or not connection.conversation.row:  # what only queues is dropped unsent if it is cancelled
+        if connection is None or not connection.conversation.row:  # else it only queues, and is dropped unsent
             await checkpoint_if_cancelled()
         self._submit(call)
         await wait_task_rescheduled(call.give_up)
@@ -126,7 +129,7 @@ class Link:
         return answer
 
     async def _again(self, call: Call, error: Exception) -> Any:
-        """Send a call once more if a server that is no longer the master refused it, so that it never ran; else raise."""
+        """Send a call once more if a server that is no longer the master refused it, so it never ran; else raise."""
         if not isinstance(error, ResponseError) or not self._settings.reconnect_on(error):
             raise error
         self.renew(call.conversation)
@@ -224,7 +227,7 @@ class Link:
         for call in sent:
             (again if call.resend and call.task is not None else failed).append(call)
         for call in again:
-            call.conversation = None
+            call.restart()
         self._settle_failed(connection, failed)
         self._give_back(connection, again)
         self._count_lost(connection, failed)
@@ -245,7 +248,7 @@ class Link:
         counts.lost += 1
         counts.sent += conversation.taken
         counts.received += conversation.heard
-        if self._on_lost and connection.cause is not None:
+        if self._on_lost and connection.cause is not None and not isinstance(connection.cause, ClosedHereError):
             event = RedisLost(self.name, str(connection.address), connection.cause, len(failed), len(self.outbox))
             emit(self._on_lost, event)
 
@@ -323,6 +326,8 @@ class Link:
     async def _pause(self, error: Exception, failures: int, patient_until: float) -> None:
         """Wait before the next attempt, unless it is the first one that was to succeed at once."""
         delay = self._settings.reconnect.compute(failures)
+        if self._failed is not None:
+            self._failed(error)
         if not self._first.is_set() and not _may_pass(error, trio.current_time() + delay, patient_until):
             self._refusal = _explained(error, self._connector.trying)
             self._first.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final, final
@@ -33,21 +33,35 @@ class Server:
         connector: Makes the connections.
         settings: Bounds of time and number.
         dedicated: How many dedicated connections there may be.
+        beside: What else is to run as long.
     """
 
-    def __init__(self, name: str, connector: Connector, settings: LinkSettings, *, dedicated: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        connector: Connector,
+        settings: LinkSettings,
+        *,
+        dedicated: float,
+        beside: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.name: str = name
         self.settings: LinkSettings = settings
         self.connector: Connector = connector
         self.link: Link = Link(name, connector, settings)
         self.leases: Leases = Leases(connector, dedicated)
+        self._beside = beside
+        self._links: list[Link] = []
+        self._twins: list[Server] = []
         self._dedicated = dedicated
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
 
     def twin(self) -> Server:
-        """Return another one for the same server, not yet run."""
-        return Server(self.name, self.connector, self.settings, dedicated=self._dedicated)
+        """Return another one for the same server, not yet run; it moves with this one until it is forgotten."""
+        twin = Server(self.name, self.connector, self.settings, dedicated=self._dedicated)
+        self._twins.append(twin)
+        return twin
 
     async def run(self, patience: float = math.inf) -> None:
         """Keep everything going until `stop`. Cancelling from outside does not end it: what is inside may still speak.
@@ -59,13 +73,28 @@ class Server:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self.leases.open(nursery)
+                if self._beside is not None:
+                    nursery.start_soon(self._beside)
                 await self.link.run(patience=patience)
+
+    def forget(self, twin: Server) -> None:
+        """Let go of a twin. Sync."""
+        self._twins.remove(twin)
 
     def start_link(self, link: Link) -> None:
         """Run another link to the server, which ends with this one. Sync."""
         if self._nursery is None:
             raise trio.ClosedResourceError(f"the block of {self.name} was left")
+        self._links.append(link)
         self._nursery.start_soon(partial(link.run, patience=math.inf), name=link.name)
+
+    def drop(self, cause: BaseException) -> None:
+        """End all connections at once; they are made again, to wherever the server is by then. Sync."""
+        for link in (self.link, *self._links):
+            link.drop(cause)
+        self.leases.drop(cause)
+        for twin in self._twins:
+            twin.drop(cause)
 
     async def call_patiently(self, connection: Connection, call: Call, blocks: float | None) -> Any:
         """Call on a dedicated connection; what the server may take on purpose is added to `command_timeout`."""

@@ -79,7 +79,7 @@ class RedisClusterServers:
         """
         finish(self._healing())
 
-    def forming(self) -> Steps[None]:
+    def _forming(self) -> Steps[None]:
         """Give out the slots, introduce all to all, and attach the replicas."""
         masters, replicas = self.nodes[: self._masters], self.nodes[self._masters :]
         for number, node in enumerate(self.nodes):
@@ -119,7 +119,7 @@ class RedisClusterServers:
         return [node for node in self.nodes if node.is_running]
 
     def _complaint(self, what: str) -> str:
-        logs = "\n".join(node.complaint("says") for node in self.nodes)
+        logs = "\n".join(node._complaint("says") for node in self.nodes)
         return f"the cluster {what} after {self._within:g} s\n{logs}"
 
 
@@ -149,7 +149,7 @@ def open_redis_cluster_servers(
         ValueError: An argument is out of range.
     """
     first, number = int(count("masters", masters, 1)), int(count("replicas", replicas, 0))
-    timeout = round(above("node_timeout", node_timeout, 0, finite=True) * 1000)
+    timeout = max(1, round(above("node_timeout", node_timeout, 0, finite=True) * 1000))
     above("within", within, 0)
     described = with_defaults(
         {"cluster-enabled": "yes", "cluster-config-file": "nodes.conf", "cluster-node-timeout": timeout, **options}
@@ -158,7 +158,7 @@ def open_redis_cluster_servers(
     def steps(stack: ExitStack) -> Steps[RedisClusterServers]:
         made = (RedisServer(described, ports=_PORTS, within=within) for _ in range(first + number))
         cluster = RedisClusterServers((yield from start(stack, made)), first, within)
-        yield from cluster.forming()
+        yield from cluster._forming()
         return cluster
 
     return Opening(steps)

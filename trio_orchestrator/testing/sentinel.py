@@ -98,7 +98,7 @@ class RedisSentinelServers:
         deadline = time.monotonic() + self._within
         yield from until(deadline, self._is_settled, lambda: self._complaint("do not agree"))
         self._attach_strays()
-        yield from self.getting_whole()
+        yield from self._getting_whole()
         self._be_patient(self._down_after)
 
     def _be_patient(self, down_after: int) -> None:
@@ -110,7 +110,7 @@ class RedisSentinelServers:
         for sentinel in self.sentinels:
             sentinel.command("SENTINEL", "SET", self.name, "down-after-milliseconds", down_after)
 
-    def getting_whole(self) -> Steps[None]:
+    def _getting_whole(self) -> Steps[None]:
         """Wait until the Sentinels agree, know each other, and see all replicas linked."""
         deadline = time.monotonic() + self._within
         yield from until(deadline, self._is_whole, lambda: self._complaint("are not ready"))
@@ -155,7 +155,7 @@ class RedisSentinelServers:
         return next(server for server in self.servers if server.port == int(port))
 
     def _complaint(self, what: str) -> str:
-        logs = "\n".join(each.complaint("says") for each in self.sentinels + self.servers)
+        logs = "\n".join(each._complaint("says") for each in self.sentinels + self.servers)
         return f"the Sentinels {what} in time\n{logs}"
 
 
@@ -207,7 +207,7 @@ def open_redis_sentinels(
             sentinel.command("SENTINEL", "MONITOR", name, servers[0].host, servers[0].port, watchers // 2 + 1)
             sentinel.command("SENTINEL", "SET", name, "failover-timeout", turn, "down-after-milliseconds", silence)
         group = RedisSentinelServers(name, servers, watching, down_after=silence, within=within)
-        yield from group.getting_whole()
+        yield from group._getting_whole()
         return group
 
     return Opening(steps)

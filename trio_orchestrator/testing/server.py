@@ -204,9 +204,9 @@ class RedisServer:
         Raises:
             RuntimeError: It did not come up; this quotes its log.
         """
-        await finish_async(self.restarting())
+        await finish_async(self._restarting())
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Kill it, and remove its directory. Idempotent. The end of the block does this."""
         self.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -218,7 +218,7 @@ class RedisServer:
 
     # -------------------------------------------------------------------------------------------- how it starts
 
-    def starting(self) -> Steps[None]:
+    def _starting(self) -> Steps[None]:
         """Choose an address, start, and wait until it answers; choose another if somebody was faster."""
         for _ in range(_TRIES):
             self._configure()
@@ -227,9 +227,9 @@ class RedisServer:
                 return
             if "Address already in use" not in self.log:
                 break
-        raise RuntimeError(self.complaint("did not start"))
+        raise RuntimeError(self._complaint("did not start"))
 
-    def restarting(self) -> Steps[None]:
+    def _restarting(self) -> Steps[None]:
         """End it, start it where it was, and wait until it answers."""
         if self.is_running:
             self.wake()
@@ -240,9 +240,9 @@ class RedisServer:
         self.kill()
         self._launch()
         if not (yield from self._answering()):
-            raise RuntimeError(self.complaint("did not start again"))
+            raise RuntimeError(self._complaint("did not start again"))
 
-    def complaint(self, what: str) -> str:
+    def _complaint(self, what: str) -> str:
         """Return what to say of a failure: with the end of its log."""
         return f"{self._program} at {self.url} {what}; the end of its log:\n{self.log[-_QUOTED:]}"
 
@@ -280,7 +280,7 @@ class RedisServer:
                 return False
             if time.monotonic() > deadline:
                 self.kill()
-                raise RuntimeError(self.complaint(f"did not answer within {self._within:g} s"))
+                raise RuntimeError(self._complaint(f"did not answer within {self._within:g} s"))
             yield
         return True
 
@@ -353,9 +353,9 @@ def start(stack: ExitStack, servers: Iterable[RedisServer]) -> Steps[tuple[Redis
     """Start them all at once; `stack` ends them."""
     made: list[RedisServer] = []
     for server in servers:
-        stack.callback(server.close)
+        stack.callback(server._close)
         made.append(server)
-    yield from side_by_side([server.starting() for server in made])
+    yield from side_by_side([server._starting() for server in made])
     return tuple(made)
 
 
@@ -365,7 +365,7 @@ def revive(servers: Sequence[RedisServer]) -> Steps[None]:
     for server in servers:
         if server.is_running:
             server.wake()
-    yield from side_by_side([server.restarting() for server in dead])
+    yield from side_by_side([server._restarting() for server in dead])
 
 
 def with_defaults(options: Mapping[str, Option]) -> dict[str, Option]:
