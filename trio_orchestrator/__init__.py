@@ -8,10 +8,11 @@ The house, from the bottom up (each room knows only those before it)::
     observe              logging, recording, progress
     policies             around one call: Retry, Timeout, CircuitBreaker, RateLimiter, Hedge, Stack ...
     queue                many calls: open_task_queue, map_all, open_map, gates
+    redis                Trio speaks Redis: redis-py's commands on a native transport; stands alone
     transport            a policy under an httpx client
-    testing              for your tests and ours: virtual time, schedules, cancellation everywhere
+    testing              for your tests and ours: virtual time, schedules, cancellation everywhere; servers, faults
 
-Everything public is here, except `trio_orchestrator.testing`. Names are resolved when they are first used, so that
+Everything public is here, except `trio_orchestrator.testing` and `trio_orchestrator.redis`. Names are resolved when they are first used, so that
 importing the package costs next to nothing.
 """
 
@@ -165,8 +166,7 @@ _HOMES = {
     "algorithms.aimd": "AIMD",
     "algorithms.arc": "ARC",
     "algorithms.backoff": (
-        "AdditiveJitter Constant Custom DecorrelatedJitter EqualJitter Exponential Fibonacci FullJitter"
-        " Linear"
+        "AdditiveJitter Constant Custom DecorrelatedJitter EqualJitter Exponential Fibonacci FullJitter Linear"
     ),
     "algorithms.circuit": "CircuitState",
     "algorithms.envoy": "EnvoyGradient",

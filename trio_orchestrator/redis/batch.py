@@ -48,7 +48,7 @@ class PipelineHost(Protocol):
         ...
 
     async def run_batch(self, batch: Sequence[Queued], *, transaction: bool, resend: bool) -> list[Any]:
-        """Send all commands; return their replies in order, as they came, with an exception where the reply is an error.
+        """Send all commands; return their replies in order, as they came: an exception where the reply is an error.
 
         `Batch` does the work for one server: `await link.call(call := Batch(batch, ...))`, then `call.replies()`. A
         transaction in which any command is `raw` returns all replies undecoded.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import CoroutineType
@@ -109,7 +109,7 @@ class Redis(Commands):
         return Pipeline(host, self._answers, transaction=transaction, resend=resend)
 
     def watch(self, *keys: Any) -> Transaction:  # type: ignore[override]
-        """Return a transaction that is executed only if keys are as they were: `async with redis.watch("stock") as tx`."""
+        """Return a transaction that is executed only if keys are unchanged: `async with redis.watch("stock") as tx`."""
         return Transaction(self._server, self._answers, keys)
 
     async def transaction(

@@ -1,4 +1,4 @@
-"""A client on one connection of its own, for what blocks or leaves something on its connection; and the log of MONITOR."""
+"""A client on one connection of its own, for what blocks or leaves something behind; and the log of MONITOR."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class DedicatedRedis(Commands):
         """Execute any command, its name first; all methods come down to this.
 
         Raises:
-            RefusedCommandError: Not even a connection of one's own takes it (SUBSCRIBE, SELECT, MONITOR). The error says
-                what to do.
+            RefusedCommandError: Not even a connection of one's own takes it (SUBSCRIBE, SELECT, MONITOR). The error
+                says what to do.
             DataError: An argument is of no known type; nothing was sent.
             CallTimeoutError: No answer within `command_timeout` and what the command itself may wait.
             LinkError: The connection is lost; `sent` says whether the command may have run.

@@ -47,7 +47,7 @@ class Hold:
         self._connection = await self._server.leases.take(self)
 
     def close(self) -> None:
-        """Give the connection back. Sync; it is closed if a call was given up on it, or something stays behind on it."""
+        """Give the connection back; it is closed if a call was given up on it, or something stays behind. Sync."""
         connection, self._connection = self.connection, None
         if self.watching and not self._dirty and connection.cause is None:
             connection.post(Call(_UNWATCH))

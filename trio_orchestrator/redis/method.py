@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import CoroutineType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 from redis.exceptions import NoScriptError, ResponseError
@@ -20,6 +20,7 @@ from trio_orchestrator.redis.script import Script
 class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
     """redis-py's command methods on something that can execute them. Their answers are those of `redis.asyncio`."""
 
+    _is_async_client: Literal[True] = True
     _event_dispatcher: Any = None  # redis-py's protocol names it; none of its commands uses it
 
     def __init__(self, answers: Answers) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Sequence
 from types import CoroutineType, TracebackType
-from typing import Any, final
+from typing import Any, cast, final
 
 import trio
 from redis.client import EMPTY_RESPONSE
@@ -138,10 +138,12 @@ class Buffer:
     def _decoded(self, reply: Any) -> Any:
         """Return a reply, decoded, that came undecoded because it stood beside one that must not be."""
         decode = self._decoded
-        if isinstance(reply, (list, set)):
-            return type(reply)(map(decode, reply))
+        if isinstance(reply, list):
+            return [decode(item) for item in cast("list[Any]", reply)]
+        if isinstance(reply, set):
+            return {decode(item) for item in cast("set[Any]", reply)}
         if isinstance(reply, dict):
-            return {decode(key): decode(value) for key, value in reply.items()}
+            return {decode(key): decode(value) for key, value in cast("dict[Any, Any]", reply).items()}
         return self._answers.encoder.decode(reply)
 
 
@@ -198,7 +200,7 @@ class Pipeline(Commands):
 
     def __await__(self) -> Generator[Any, Any, Pipeline]:
         """Wait for nothing: `await pipe.get("a")` queues, as it does in redis-py. A checkpoint."""
-        yield from trio.lowlevel.checkpoint().__await__()
+        yield from trio.lowlevel.checkpoint().__await__()  # noqa: ASYNC105 - it is awaited, by hand
         return self
 
     def execute_command(self, *args: Any, **options: Any) -> Pipeline:
@@ -242,7 +244,7 @@ class Pipeline(Commands):
             batch, transaction=self.is_transaction, resend=self._resend, raise_on_error=raise_on_error
         )
 
-    async def reset(self) -> None:
+    async def reset(self) -> None:  # type: ignore[override]
         """Forget what is queued."""
         self._buffer.take()
         await trio.lowlevel.checkpoint()

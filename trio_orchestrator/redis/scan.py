@@ -18,9 +18,9 @@ Page: TypeAlias = Callable[[int], Awaitable[tuple[int, Iterable[Any]]]]
 class Scan(AsyncIterator[Item_co]):
     """Everything that `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` finds: `async for key in redis.scan_iter("user:*")`.
 
-    It asks for a page when the last one is used up, and holds nothing between: leave the loop by `break` as you like. As
-    the server promises: what is there from the first page to the last is found, perhaps more than once; what comes or
-    goes meanwhile may be found. Cancelling loses nothing: the same iterator goes on where it was.
+    It asks for a page when the last one is used up, and holds nothing between: leave the loop by `break` as you like.
+    As the server promises: what is there from the first page to the last is found, perhaps more than once; what comes
+    or goes meanwhile may be found. Cancelling loses nothing: the same iterator goes on where it was.
 
     Args:
         page: Asks for one page. The cursor is 0 at first, and 0 again after the last.

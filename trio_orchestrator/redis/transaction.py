@@ -31,13 +31,13 @@ class Transaction(Commands):
             await tx.execute()  # MULTI to EXEC in one write; WatchError if "stock" was changed meanwhile
 
     Before `multi` each command is executed at once. After it commands are queued until `execute`, and a wrong one is
-    refused where it is queued. After `execute` nothing is watched, and commands are executed at once again: `watch` again
-    to try again, or let `redis.transaction` do all that. Leaving without `execute` writes nothing. One transaction is for
-    one task.
+    refused where it is queued. After `execute` nothing is watched, and commands are executed at once again: `watch`
+    again to try again, or let `redis.transaction` do all that. Leaving without `execute` writes nothing. One
+    transaction is for one task.
 
     Entering waits for a connection, and watches. Leaving does not block: the connection forgets what it watched, or is
-    closed if a call was given up on it. A lost connection is never replaced: `LinkError` says by `sent` whether the EXEC
-    may have run.
+    closed if a call was given up on it. A lost connection is never replaced: `LinkError` says by `sent` whether the
+    EXEC may have run.
 
     Args:
         server: Whose keys.
@@ -69,7 +69,7 @@ class Transaction(Commands):
 
     def __await__(self) -> Generator[Any, Any, Transaction]:
         """Wait for nothing, so that a queued command may be awaited like one that is executed at once. A checkpoint."""
-        yield from trio.lowlevel.checkpoint().__await__()
+        yield from trio.lowlevel.checkpoint().__await__()  # noqa: ASYNC105 - it is awaited, by hand
         return self
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class Transaction(Commands):
         """Return True, even if nothing is queued."""
         return True
 
-    async def watch(self, *keys: Any) -> bool:
+    async def watch(self, *keys: Any) -> bool:  # type: ignore[override]
         """Watch keys (more of them, or again after `execute`): if one changes from now on, `execute` raises.
 
         Raises:
@@ -96,7 +96,7 @@ class Transaction(Commands):
             await self._hold.call(call)
         return True
 
-    async def unwatch(self) -> bool:
+    async def unwatch(self) -> bool:  # type: ignore[override]
         """Watch nothing any more."""
         if self._hold.watching:
             await self._hold.call(Call(self._answers.pack(("UNWATCH",))))
@@ -162,7 +162,7 @@ class Transaction(Commands):
             return []
         return await self._buffer.run(batch, transaction=True, resend=False, raise_on_error=raise_on_error)
 
-    async def reset(self) -> None:
+    async def reset(self) -> None:  # type: ignore[override]
         """Forget what is queued, and watch nothing any more."""
         self._buffer.take()
         self._queues = False
