@@ -152,7 +152,7 @@ exactly(
     bitfield_overflow=lambda r: r.bitfield("b", "FAIL").incrby("u2", 100, 3).incrby("u2", 100, 3).execute(),
     bitfield_ro=lambda r: r.bitfield_ro("b", "u8", 0),
     not_utf8=lambda r: r.get("b:not"),
-    bad=lambda r: r.setbit("b", 0, 2),
+    setbit_bad=lambda r: r.setbit("b", -1, 1),
 )
 
 exactly(

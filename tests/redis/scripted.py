@@ -30,9 +30,10 @@ from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.client import Redis
 from trio_orchestrator.redis.connector import Connector, LinkSettings
 from trio_orchestrator.redis.handshake import Handshake
-from trio_orchestrator.redis.opening import is_read_only
+from trio_orchestrator.redis.option import is_read_only
 from trio_orchestrator.redis.pipe import Pipe, StreamPipe
 from trio_orchestrator.redis.server import Server
+from trio_orchestrator.redis.server import open_server as run_server
 from trio_orchestrator.redis.settings import read_target
 from trio_orchestrator.redis.wire import pack, reader
 
@@ -622,13 +623,7 @@ async def open_server(
     connector = make_connector(scripted, chosen, password=password, role=role, database=database, name=name)
     server = Server(f"redis at {ADDRESS}", connector, chosen, dedicated=dedicated)
 
-    async def close(_error: BaseException | None) -> None:
-        await server.flush(close_within)
-        server.stop()
-
-    async with open_block(close) as block:
-        block.nursery.start_soon(server.run, wait)
-        await server.link.wait_ready()
+    async with run_server(server, wait, close_within):
         yield server
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -28,6 +29,22 @@ async def caught(r: Any, *args: Any) -> str:
     return "no error"
 
 
+async def in_order(answer: Awaitable[Any]) -> Any:
+    """The server looks these up in a hash table, which it may be rebuilding meanwhile."""
+    found = await answer
+    return dict(sorted(found.items())) if isinstance(found, dict) else sorted(found)
+
+
+async def all_commands(r: Any) -> Any:
+    found = await in_order(r.command())
+    return {name: [item for item in entry.items() if item[0] != "subcommands"] for name, entry in found.items()}
+
+
+async def histogram(r: Any) -> Any:
+    """The figures are of time, and so are the keys under which they stand."""
+    return {name: list(entry) for name, entry in (await r.execute_command("LATENCY HISTOGRAM", "config|set")).items()}
+
+
 async def own_connection(r: Any) -> Any:
     """Ours alone: how many connections there are is each client's own affair."""
     return await r.client_list(client_id=[await r.client_id()])
@@ -50,6 +67,55 @@ async def custom_async(r: Any) -> Any:
         return await r.execute_command("echo", "x")
     finally:
         r.set_response_callback("ECHO", lambda reply: reply)
+
+
+async def batch(r: Any, transaction: bool, *, wrong: bool = False, raise_on_error: bool = True) -> Any:
+    async with r.pipeline(transaction=transaction) as pipe:
+        pipe.set("pipe", "v").get("pipe").hgetall("h:one").zrange("z", 0, -1, withscores=True)
+        pipe.sadd("pipe:set", "ü").smembers("pipe:set").mget([]).config_get("maxmemory").get("none")
+        pipe.xrange("x", count=1).geopos("g", "Palermo").zadd("pipe:z", {"a": 1.5}).zscore("pipe:z", "a").ping()
+        pipe.execute_command("client getname").eval("return {1, {2, 'x'}, false}", 0).script_exists("0" * 40)
+        if not transaction:  # in one, redis-py decodes what it should not, and fails
+            pipe.dump("pipe")
+        if wrong:
+            pipe.incr("pipe").lpush("pipe", 1).get("pipe")
+        return await pipe.execute(raise_on_error=raise_on_error)
+
+
+async def not_accepted(r: Any, *, raise_on_error: bool) -> Any:
+    """The server takes nothing of a transaction in which it does not understand a command."""
+    async with r.pipeline(transaction=True) as pipe:
+        pipe.set("pipe", "never").execute_command("GET").get("pipe")
+        return await pipe.execute(raise_on_error=raise_on_error)
+
+
+async def empty(r: Any) -> Any:
+    async with r.pipeline(transaction=True) as pipe:
+        return await pipe.execute()
+
+
+async def watched(r: Any, **options: Any) -> Any:
+    async def body(tx: Any) -> str:
+        found = await tx.get("pipe")
+        await tx.zrange("z", 0, -1, withscores=True)
+        tx.multi()
+        tx.set("pipe", found).hgetall("h:one")
+        return "done"
+
+    return await r.transaction(body, "pipe", "none", **options)
+
+
+async def interfered(r: Any) -> Any:
+    tries = []
+
+    async def body(tx: Any) -> None:
+        tries.append(await tx.get("pipe:watched"))
+        if len(tries) == 1:
+            await r.set("pipe:watched", "changed")
+        tx.multi()
+        tx.get("pipe:watched")
+
+    return [await r.transaction(body, "pipe:watched"), tries]
 
 
 exactly(
@@ -188,22 +254,22 @@ exactly(
     dbsize=lambda r: r.dbsize(),
     role=lambda r: r.execute_command("ROLE"),
     swapdb=lambda r: r.swapdb(5, 6),
-    flushdb_async=lambda r: r.execute_command("SWAPDB", 5, 5000),
-    config_get=lambda r: r.config_get("maxmemory*"),
-    config_get_many=lambda r: r.config_get("maxmemory", "appendonly"),
+    swapdb_out_of_range=lambda r: r.execute_command("SWAPDB", 5, 5000),
+    config_get=lambda r: in_order(r.config_get("maxmemory*")),
+    config_get_many=lambda r: in_order(r.config_get("maxmemory", "appendonly")),
     config_get_nothing=lambda r: r.config_get("nothing"),
     config_set=lambda r: r.config_set("slowlog-max-len", 64),
     config_set_unknown=lambda r: r.config_set("nothing", 1),
     config_resetstat=lambda r: r.config_resetstat(),
-    config_rewrite_help=lambda r: r.execute_command("CONFIG HELP"),
+    config_help=lambda r: r.execute_command("CONFIG HELP"),
     command_count=lambda r: r.command_count(),
-    command_info=lambda r: r.command_info("get", "hset", "xreadgroup"),
-    command_list=lambda r: r.command_list(module=None, category="geo"),
+    command_info=lambda r: r.execute_command("COMMAND INFO", "get", "hset", "none"),
+    command_list=lambda r: in_order(r.command_list(category="geo")),
     command_getkeys=lambda r: r.command_getkeys("MSET", "a", 1, "b", 2),
     command_getkeys_none=lambda r: r.command_getkeys("PING"),
     command_getkeysandflags=lambda r: r.command_getkeysandflags("LMOVE", "a", "b", "LEFT", "LEFT"),
-    command_docs=lambda r: r.execute_command("COMMAND DOCS", "get", "set"),
-    command=lambda r: r.command(),
+    command_docs=lambda r: in_order(r.execute_command("COMMAND DOCS", "get", "set")),
+    command=all_commands,
     client_getname=lambda r: r.client_getname(),
     client_setname=lambda r: r.client_setname("me"),
     client_setname_bad=lambda r: r.client_setname("two words"),
@@ -227,6 +293,7 @@ exactly(
     latency_history=lambda r: r.latency_history("command"),
     latency_reset=lambda r: r.latency_reset(),
     latency_doctor=lambda r: r.latency_doctor(),
+    latency_histogram=histogram,
     latency_histogram_none=lambda r: r.execute_command("LATENCY HISTOGRAM", "touch"),
     slowlog_reset=lambda r: r.slowlog_reset(),
     slowlog_none=lambda r: r.slowlog_get(),
@@ -237,7 +304,7 @@ exactly(
     acl_whoami=lambda r: r.acl_whoami(),
     acl_users=lambda r: r.acl_users(),
     acl_cat=lambda r: r.acl_cat(),
-    acl_cat_one=lambda r: r.acl_cat("geo"),
+    acl_cat_one=lambda r: in_order(r.acl_cat("geo")),
     acl_cat_unknown=lambda r: r.acl_cat("nothing"),
     acl_setuser=lambda r: r.acl_setuser(
         "bob", enabled=True, passwords=["+secret"], keys=["a:*"], channels=["c:*"], commands=["+get", "-set"]
@@ -274,11 +341,10 @@ alike(
     client_list=own_connection,
     memory_stats=lambda r: r.memory_stats(),
     memory_malloc_stats=lambda r: r.execute_command("MEMORY MALLOC-STATS"),
-    latency_histogram=lambda r: r.execute_command("LATENCY HISTOGRAM", "touch", "echo"),
     slowlog=lambda r: r.slowlog_get(1),
     acl_genpass=lambda r: r.acl_genpass(64),
     debug_object=lambda r: r.debug_object("s"),
-    debug_object_list=lambda r: r.debug_object("l0"),
+    debug_object_list=lambda r: r.debug_object("q"),
     lolwut=lambda r: r.lolwut(),
 )
 
@@ -305,6 +371,23 @@ exactly(
     nested=lambda r: r.sadd("t", ["a"], {"b": 1}),
     bad_option=lambda r: r.set("s", 1, ex=1, px=1),
     bad_expire=lambda r: r.zadd("z", {}),
+)
+
+exactly(
+    "transaction",
+    pipeline=lambda r: batch(r, False),
+    transaction=lambda r: batch(r, True),
+    pipeline_wrong=lambda r: batch(r, False, wrong=True),
+    transaction_wrong=lambda r: batch(r, True, wrong=True),
+    pipeline_errors=lambda r: batch(r, False, wrong=True, raise_on_error=False),
+    transaction_errors=lambda r: batch(r, True, wrong=True, raise_on_error=False),
+    not_accepted=lambda r: not_accepted(r, raise_on_error=True),
+    not_accepted_listed=lambda r: not_accepted(r, raise_on_error=False),
+    unchanged=lambda r: r.get("pipe"),
+    empty=empty,
+    watched=watched,
+    watched_value=lambda r: watched(r, value_from_callable=True),
+    interfered=interfered,
 )
 
 exactly("end", flushdb=lambda r: r.flushdb(), flushall=lambda r: r.flushall(), nothing=lambda r: r.dbsize())

@@ -25,6 +25,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "decoded": {"decode_responses": True},
     "unified": {"legacy_responses": False},
     "unified-decoded": {"legacy_responses": False, "decode_responses": True},
+    "resp3": {"protocol": 3},
 }
 
 Answers = dict[str, Any]
@@ -58,7 +59,9 @@ async def ask_theirs(url: str, options: Mapping[str, Any]) -> Answers:
 
 
 async def ask_ours(url: str, options: Mapping[str, Any]) -> Answers:
-    async with open_redis(url, allow_keys=True, **options) as client:
+    named = {name: value for name, value in options.items() if name != "protocol"}
+    query = "?protocol=3" if "protocol" in options else ""
+    async with open_redis(url + query, allow_keys=True, **named) as client:
         return await ask_all(client)
 
 

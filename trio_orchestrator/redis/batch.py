@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
+import redis.utils
 from redis.exceptions import ExecAbortError, NoScriptError, ResponseError, WatchError
-from redis.utils import safe_str, truncate_text
 
 from trio_orchestrator.redis.call import NO_ANSWER, Call
 from trio_orchestrator.redis.command import Kind
@@ -15,6 +15,7 @@ from trio_orchestrator.redis.wire import pack, reply_error
 
 _MULTI: Final = pack(("MULTI",))
 _EXEC: Final = pack(("EXEC",))
+_words: Final[Any] = redis.utils  # which has no types
 _BECAUSE: Final = "because of: "
 
 
@@ -86,8 +87,9 @@ class Batch(Call):
         self._scripts = list(dict.fromkeys(item.script for item in batch if item.script is not None))
         loads = [pack(("SCRIPT LOAD", script)) for script in self._scripts]
         commands = [item.data for item in batch]
-        around = ([_MULTI], [_EXEC]) if transaction else ([], [])
-        super().__init__(b"".join([*loads, *around[0], *commands, *around[1]]))
+        if transaction:
+            commands = [_MULTI, *commands, _EXEC]
+        super().__init__(b"".join(loads + commands))
         self.atomic = transaction
         self.resend = resend or all(item.kind.reads or item.options.get("resend", False) for item in batch)
         self._before = len(loads) + transaction
@@ -156,19 +158,16 @@ class Batch(Call):
 
     def _explained(self, replies: list[Any]) -> list[Any]:
         """Return the replies, with the error of the script itself where it could not be loaded."""
-        loads = dict(zip(self._scripts, self.answer, strict=False))
+        loads: dict[Any, Any] = dict(zip(self._scripts, self.answer, strict=False))
+        failed = {script: load for script, load in loads.items() if isinstance(load, Exception)}
         return [
-            loads[item.script] if isinstance(reply, NoScriptError) and _failed(loads.get(item.script)) else reply
+            failed.get(item.script, reply) if isinstance(reply, NoScriptError) else reply
             for item, reply in zip(self.batch, replies, strict=True)
         ]
 
 
 def _count(replies: Iterable[Any], refuses: Callable[[ResponseError], bool]) -> int:
     return sum(isinstance(reply, ResponseError) and refuses(reply) for reply in replies)
-
-
-def _failed(load: object) -> bool:
-    return isinstance(load, Exception)
 
 
 def abort_reason(abort: Exception) -> Exception:
@@ -179,7 +178,7 @@ def abort_reason(abort: Exception) -> Exception:
 
 def annotated(error: Exception, number: int, args: Sequence[Any]) -> Exception:
     """Return the error with the number and the text of its command in its message, as redis-py words it."""
-    command = truncate_text(" ".join(map(safe_str, args)))
+    command = _words.truncate_text(" ".join(map(_words.safe_str, args)))
     error.args = (f"Command # {number} ({command}) of pipeline caused error: {error.args}", *error.args[1:])
     return error
 

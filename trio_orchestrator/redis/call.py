@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import outcome
 import trio
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
@@ -64,6 +65,13 @@ class Call:
             self.task = None
             self.answer = answer
             reschedule(task)
+
+    def end_late(self, error: Exception) -> None:
+        """End the waiting with an error. The replies that came are kept, since the rest of them is still owed. Sync."""
+        task = self.task
+        if task is not None:
+            self.task = None
+            reschedule(task, outcome.Error(error))
 
     def give_up(self, _raise_cancel: object = None) -> Abort:
         """Leave the place in the row to nobody: the reply is thrown away when it comes."""

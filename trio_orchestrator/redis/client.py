@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import CoroutineType
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final, overload
 
 import trio
 from redis.backoff import AbstractBackoff
@@ -17,10 +17,16 @@ from trio_orchestrator.redis.answer import Answers
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.command import Kind, Route, kind_of_call
 from trio_orchestrator.redis.dedicated import DedicatedRedis, Monitor
+from trio_orchestrator.redis.key import named
 from trio_orchestrator.redis.link import LinkStatistics
 from trio_orchestrator.redis.method import Commands as Commands
+from trio_orchestrator.redis.event_link import EventLink
+from trio_orchestrator.redis.inbox import Overflow
 from trio_orchestrator.redis.pipeline import LinkHost, Pipeline
+from trio_orchestrator.redis.pubsub import Message, PubSub, own_route
 from trio_orchestrator.redis.server import CLOSE_WITHIN, Server, open_server
+from trio_orchestrator.redis.subscription import Gap
+from trio_orchestrator.redis.topic import Topic
 from trio_orchestrator.redis.transaction import Body, Retrying, Transaction
 
 
@@ -71,7 +77,7 @@ class Redis(Commands):
         route = kind.route_for(args)
         if route is Route.REFUSED and kind.option not in self._allowed:
             await trio.lowlevel.checkpoint()
-            raise kind.refusal(args[0])
+            raise kind.refusal(named(args)[0])
         if route is not Route.DEDICATED:
             return await self._speak(self._link.call, kind, args, options)
         lease = self._server.leases.lease()
@@ -93,7 +99,7 @@ class Redis(Commands):
         """
         kind = kind_of_call(args)
         if kind.route_for(args) is not Route.SHARED:
-            raise kind.refusal(args[0])
+            raise kind.refusal(named(args)[0])
         self._link.post(Call(self._answers.pack(args)))
 
     # ------------------------------------------------------------------------- several commands, one connection
@@ -157,6 +163,35 @@ class Redis(Commands):
         """
         return Monitor(self._server, self._answers, buffer=buffer)
 
+    @overload
+    def pubsub(
+        self, *, shared: bool = False, buffer: float = 1000, overflow: Overflow = "raise", gaps: Literal[False] = False
+    ) -> PubSub[Message]: ...
+
+    @overload
+    def pubsub(
+        self, *, gaps: bool, shared: bool = False, buffer: float = 1000, overflow: Overflow = "raise"
+    ) -> PubSub[Message | Gap]: ...
+
+    def pubsub(
+        self, *, shared: bool = False, buffer: float = 1000, overflow: Overflow = "raise", gaps: bool = False
+    ) -> PubSub[Any]:
+        """Return a set of subscriptions, to be entered: `async with redis.pubsub() as sub`. See `PubSub`.
+
+        Args:
+            shared: Whether it listens on the event connection that all of the client share, instead of one of its own,
+                where a flood of others' messages cannot delay its own.
+            buffer: So many messages are kept until they are taken, >= 1; `math.inf`: all of them.
+            overflow: What happens to those beyond. "raise": the newest are dropped, and `SlowConsumerError` is raised
+                where they are missing, because a loss that nobody notices is the worst one; "drop_oldest", for those who
+                want to see the present; or "drop_newest". Dropped messages are counted in `statistics()`.
+            gaps: Whether a `Gap` comes between the messages where the connection was lost.
+        """
+        server = self._server
+        route = partial(_shared, server) if shared else own_route(partial(server.add_event_link, f"pubsub of {server.name}"))
+        encoder = self._answers.encoder
+        return PubSub(route, encoder, owned=not shared, buffer=buffer, overflow=overflow, gaps=gaps)
+
     def sibling(self) -> AbstractAsyncContextManager[Redis]:
         """Open a second client of the same server, on connections of its own: `async with redis.sibling() as other`.
 
@@ -179,3 +214,7 @@ async def _siblings(elder: Redis) -> AsyncGenerator[Redis, None]:
 
 
 _open_sibling = asynccontextmanager(_siblings)
+
+
+def _shared(server: Server, _topic: Topic) -> EventLink:
+    return server.events

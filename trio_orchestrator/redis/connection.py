@@ -16,7 +16,7 @@ from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.conversation import Conversation, Push
 from trio_orchestrator.redis.error import LinkError
 from trio_orchestrator.redis.outbox import Outbox
-from trio_orchestrator.redis.pipe import Pipe
+from trio_orchestrator.redis.pipe import CHUNK, Pipe
 
 Lost: TypeAlias = "Callable[[Connection, list[Call], list[Call]], None]"
 """Called once, in the step in which a connection is lost: with it, the calls that have not run, those that may have."""
@@ -54,7 +54,7 @@ class Connection:
 
     __slots__ = (
         "_parked", "_pipe", "_retiring", "_scope", "address", "answered", "cause", "conversation", "doubted",
-        "heard_at", "held", "lost", "outbox", "trusted",
+        "heard_at", "held", "lost", "outbox", "sent_at", "trusted",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,8 @@ class Connection:
         self.answered: bool = False
         """Whether it has heard anything since it was made."""
         self.heard_at: float = trio.current_time()
+        self.sent_at: float = self.heard_at
+        """When some of what had to wait for room was last taken: a server that reads is not silent."""
         self.cause: BaseException | None = None
         """Why it was lost; None while it lives."""
 
@@ -112,7 +114,7 @@ class Connection:
     def send_at_once(self, call: Call) -> bool:
         """Send a call in this very step if nothing else is queued or in flight; return whether it was."""
         conversation = self.conversation
-        if conversation.row or self.held or conversation.rest or len(self.outbox):
+        if conversation.row or self.held or conversation.rest or len(self.outbox) or self.outbox.used:
             return False
         if not call.posted:
             self.outbox.count(call)
@@ -146,12 +148,14 @@ class Connection:
         """End the connection, and with it every call in flight. Sync; only the first cause counts."""
         if self.cause is None:
             self.cause = cause
+            self._pipe.stop()
             self._scope.cancel(reason="the connection was lost")
             self.lost(self, *self.conversation.end())
 
-    def retire(self) -> None:
-        """Send nothing more, and end as soon as what was sent has been answered. Sync."""
+    def retire(self, within: float) -> None:
+        """Send nothing more, and end as soon as what was sent has been answered, or after so many seconds. Sync."""
         self.held = self._retiring = True
+        self._scope.deadline = trio.current_time() + within
         self._end_if_done()
 
     def _end_if_done(self) -> None:
@@ -175,7 +179,7 @@ class Connection:
 
     async def _read(self) -> None:
         try:
-            while data := await self._pipe.receive():
+            while (data := await self._pipe.receive()) and self.cause is None:  # it may have been lost in this very step
                 self._hear(data)
         except (OSError, trio.BrokenResourceError, redis.exceptions.InvalidResponse) as error:
             self.fail(error)
@@ -194,7 +198,7 @@ class Connection:
 
     async def _write(self) -> None:
         try:
-            while True:
+            while self.cause is None:  # it may have been woken to write in the very tick of the loss
                 await self._write_some()
         except (OSError, trio.BrokenResourceError) as error:
             self.fail(error)
@@ -215,9 +219,10 @@ class Connection:
         if self._pipe.exact:
             self.conversation.took(await self._pipe.send(self.conversation.rest))
         else:
-            rest = self.conversation.rest
+            rest = self.conversation.rest[:CHUNK]
             self.conversation.took(len(rest))  # of a stream that breaks nobody knows how much
             await self._pipe.send(rest)
+        self.sent_at = trio.current_time()
 
     async def _park(self) -> None:
         self._parked = current_task()

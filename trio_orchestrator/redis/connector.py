@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 import hiredis
@@ -18,6 +18,7 @@ from trio_orchestrator.redis.conversation import Push
 from trio_orchestrator.redis.error import LinkError
 from trio_orchestrator.redis.handshake import Handshake
 from trio_orchestrator.redis.pipe import Dial
+from trio_orchestrator.redis.wire import reader
 from trio_orchestrator.redis_event import RedisConnected
 
 Resolve: TypeAlias = Callable[[], Awaitable[Address]]
@@ -63,6 +64,11 @@ class Connector:
         self._settings = settings
         self._on_connected = settings.hooks.of("redis_connected")
 
+    def undecoded(self, name: str) -> Connector:
+        """Return a connector to the same server whose replies and pushes stay bytes."""
+        settings = replace(self._settings, reader=reader)
+        return Connector(name, self._resolve, self._dial, self._handshake, settings)
+
     async def connect(self, nursery: trio.Nursery, push: Push = ignore_push) -> Connection:
         """Make one connection, which runs in `nursery` and is ready. A cancelled attempt leaves nothing behind.
 
@@ -85,7 +91,12 @@ class Connector:
         return connection
 
     async def _greeted(self, connection: Connection, nursery: trio.Nursery) -> Connection:
-        nursery.start_soon(connection.run)
+        try:
+            nursery.start_soon(connection.run)
+        except RuntimeError as error:  # the block was left meanwhile
+            connection.fail(error)
+            await connection.run()  # closes it
+            raise trio.ClosedResourceError(f"the block of {self._name} was left") from None
         try:
             await self._handshake.greet(connection)
             if connection.cause is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import trio
-from redis.exceptions import PubSubError
+from redis.exceptions import PubSubError, RedisError
 
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connection import Connection
@@ -145,18 +145,17 @@ class EventLink:
 
     async def run(self) -> None:
         """Connect, listen, and connect again, until `close`, or until it is cancelled."""
-        error: Exception = trio.ClosedResourceError(f"{self.name} was closed")
         try:
             with self._scope:
                 await self._link.run(patience=math.inf)
                 await self._link.wait_ready()  # it has ended by itself, and this raises why
-        except Exception as exc:
-            error = exc
+        except RedisError as error:
+            self._error = error
         finally:
-            self._end(error)
+            self._end()
 
-    def _end(self, error: Exception) -> None:
-        self._error = error
+    def _end(self) -> None:
+        error = self._error = self._error or trio.ClosedResourceError(f"{self.name} was closed")
         for topic in tuple(self._subscriptions):
             self._refuse(topic, error)
         self._ended.set()
@@ -196,6 +195,7 @@ class EventLink:
 
     def _answered(self, ask: Ask) -> None:
         self._asking.discard(ask)
+        self._subscriptions.reconsider(ask.topics)
         if ask.refusal is not None:
             self._refused(ask, ask.refusal)
         self._ask()
@@ -273,8 +273,8 @@ class EventLink:
         topic = Topic(kind, name)
         self._subscriptions.confirm(topic, subscribed=subscribed)
         ask = self._front()
-        if ask is not None and ask.verb == verb and topic in ask.topics:
-            ask.confirm()
+        if ask is not None and ask.verb == verb and topic in ask.unconfirmed:
+            ask.unconfirmed.remove(topic)
         elif not subscribed:  # the server did it by itself
             self._refuse(topic, PubSubError(f"the server has ended the subscription to {name!r}: its slot has moved"))
 

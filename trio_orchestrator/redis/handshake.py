@@ -13,6 +13,7 @@ from redis.exceptions import BusyLoadingError, MasterDownError, NoPermissionErro
 
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connection import Connection
+from trio_orchestrator.redis.error import LinkError
 from trio_orchestrator.redis.wire import pack
 
 Credentials: TypeAlias = Callable[[], Awaitable[tuple[str, ...]]]
@@ -50,11 +51,19 @@ class Handshake:
             WrongRoleError: It is not what was wanted.
             RedisError: It refuses something else, or is too old.
         """
-        replies = await connection.call(self._batch(self._commands(await self.credentials())))
+        replies = await connection.call(self._batch(self._commands(await self._credentials())))
         _check_version(_accepted(replies[0]))
         for reply in replies[3:]:
             _accepted(reply)
         await self._wait_ready(connection)
+
+    async def _credentials(self) -> tuple[str, ...]:
+        try:
+            return await self.credentials()
+        except (OSError, RedisError):
+            raise
+        except Exception as error:  # the user's provider: as good as a server that cannot be reached
+            raise LinkError(f"the credential provider failed: {str(error) or type(error).__name__}") from error
 
     def _commands(self, credentials: tuple[str, ...]) -> list[tuple[str | int, ...]]:
         user = ("AUTH", *(("default", *credentials)[-2:])) if credentials else ()

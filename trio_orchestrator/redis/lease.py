@@ -34,6 +34,10 @@ class Leases:
         """Have connections run in `nursery`."""
         self._nursery = nursery
 
+    def close(self) -> None:
+        """Make no more connections. Sync."""
+        self._nursery = None
+
     def lease(self) -> Lease:
         """Return a lease, to be entered."""
         return Lease(self)

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import redis.exceptions
 import trio
@@ -26,6 +26,9 @@ from trio_orchestrator.redis_event import RedisFailover, RedisLost, RedisReady, 
 
 SETTLED = 1.0
 """A connection that has lived so many seconds, or has answered a call, is followed by an attempt without a pause."""
+
+_MANY = 64
+"""No more failures than so many are told to the backoff: 2 ** failures has to be a float."""
 
 _PING = pack(("PING",))
 
@@ -135,8 +138,10 @@ class Link:
         self.renew(call.conversation)
         again = Call(call.data)
         again.raw, again.resend = call.raw, call.resend
-        self._submit(again)
-        return await again.wait()
+        with trio.move_on_at(call.started + self._timeout):
+            self._submit(again)
+            return await again.wait()
+        raise self._late(again)
 
     def post(self, call: Call) -> None:
         """Send a call behind everything that was sent before, without waiting for its reply. Sync.
@@ -186,7 +191,8 @@ class Link:
         connection = self.connection
         if connection is not None and conversation in (None, connection.conversation):
             self._lose(connection)
-            connection.retire()
+            self._hasty = trio.current_time() - self._adopted_at <= SETTLED  # else one a round trip, if all refuse
+            connection.retire(self._timeout)
 
     def drop(self, cause: BaseException) -> None:
         """End the connection at once, and with it what was sent; then resolve and connect again. Sync."""
@@ -275,6 +281,11 @@ class Link:
         for call in self.outbox.clear():
             call.settle(LinkError(f"{self.name} was closed: the call was not sent"))
 
+    @property
+    def refusal(self) -> Exception | None:
+        """Why there was no first connection, so that it has ended; None if it has not."""
+        return self._refusal
+
     async def wait_ready(self) -> None:
         """Wait for the first connection.
 
@@ -312,6 +323,7 @@ class Link:
         """Connect, however many attempts that takes, and adopt the connection."""
         since, failures, nursery = trio.current_time(), 0, self._nursery
         assert nursery is not None
+        cast("Any", self._settings.reconnect).reset()  # it has no types
         await trio.sleep(self._settings.reconnect.compute(0) if self._hasty else 0)
         while self._refusal is None:
             try:
@@ -325,7 +337,7 @@ class Link:
 
     async def _pause(self, error: Exception, failures: int, patient_until: float) -> None:
         """Wait before the next attempt, unless it is the first one that was to succeed at once."""
-        delay = self._settings.reconnect.compute(failures)
+        delay = self._settings.reconnect.compute(min(failures, _MANY))
         if self._failed is not None:
             self._failed(error)
         if not self._first.is_set() and not _may_pass(error, trio.current_time() + delay, patient_until):
@@ -340,7 +352,7 @@ class Link:
         """Have all calls go through a new connection, unless the old one has spoken again meanwhile."""
         old = self.connection
         if old is not None and not old.doubted:
-            connection.retire()
+            connection.retire(self._timeout)
             return
         if old is not None:
             silent = trio.current_time() - old.heard_at
@@ -384,10 +396,14 @@ class Link:
 
     def _end_late(self, call: Call) -> None:
         self._counts.timed_out += 1
-        sent = call.conversation is not None and call.conversation.has_sent(call)
-        call.settle(CallTimeoutError(self._timeout, self._address or self.name, sent=sent))
-        if sent and self.connection is not None and self.connection.heard_at <= call.started:
+        error, connection = self._late(call), self.connection
+        call.end_late(error)
+        if error.sent and connection is not None and max(connection.heard_at, connection.sent_at) <= call.started:
             self.doubt()
+
+    def _late(self, call: Call) -> CallTimeoutError:
+        sent = call.conversation is not None and call.conversation.has_sent(call)
+        return CallTimeoutError(self._timeout, self._address or self.name, sent=sent)
 
     async def _watch(self) -> None:
         """Notice a server that is silent, and ask one that has had nothing to say for long."""
@@ -403,7 +419,7 @@ class Link:
         row = connection.conversation.row
         if not row:
             return min(again, self._ask(connection, now))
-        silent_at = max(connection.heard_at, row[0].started) + self._settings.silent_after
+        silent_at = max(connection.heard_at, connection.sent_at, row[0].started) + self._settings.silent_after
         if silent_at <= now:
             self.doubt()
             return again
@@ -411,7 +427,7 @@ class Link:
 
     def _ask(self, connection: Connection, now: float) -> float:
         due = connection.heard_at + self._settings.keepalive
-        if due > now:
+        if due > now or self._closing is not None:
             return due
         self.post(Call(_PING))
         return math.inf

@@ -38,6 +38,10 @@ class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[mis
         """Have what the server answers to a command go through `callback(reply, **options)`, for this client."""
         self._answers.set_callback(command, callback)
 
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute any command, its name first; all methods come down to this. What it returns is to be awaited."""
+        raise NotImplementedError
+
     def watch(self, *names: Any) -> Any:
         """Execute `WATCH`, where that makes sense: on a connection of one's own."""
         return self.execute_command("WATCH", *names)
@@ -69,7 +73,7 @@ class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[mis
 
     # ------------------------------------------------------------------------------------------- scripts
 
-    def register_script(self, script: str | bytes) -> Script:
+    def register_script(self, script: Any) -> Script:  # type: ignore[override]
         """Return a Lua script that can be called: `await script(keys=["a"], args=[1])`. Nothing is sent by this."""
         return Script(self, script)
 
@@ -88,7 +92,7 @@ class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[mis
 
     # ------------------------------------------------------------------------------------- going through all
 
-    def scan_iter(
+    def scan_iter(  # type: ignore[override]
         self, match: Any = None, count: int | None = None, _type: str | None = None, **options: Any
     ) -> Scan[Any]:
         """Go through all keys, in no order: `async for key in redis.scan_iter("user:*")`.
@@ -99,25 +103,30 @@ class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[mis
             _type: Only keys of this type: string, list, set, zset, hash, stream.
             options: For `scan`.
         """
-        return Scan(lambda cursor: self.scan(cursor, match, count, _type, **options))
+        client: Any = self
+        return Scan(lambda cursor: client.scan(cursor, match, count, _type, **options))
 
-    def sscan_iter(self, name: Any, match: Any = None, count: int | None = None) -> Scan[Any]:
+    def sscan_iter(  # type: ignore[override]
+        self, name: Any, match: Any = None, count: int | None = None
+    ) -> Scan[Any]:
         """Go through all members of a set. `match` and `count` as in `scan_iter`."""
         return Scan(lambda cursor: self.sscan(name, cursor, match, count))
 
-    def hscan_iter(
+    def hscan_iter(  # type: ignore[override]
         self, name: Any, match: Any = None, count: int | None = None, no_values: bool | None = None
     ) -> Scan[Any]:
         """Go through all fields of a hash, as pairs of field and value; with `no_values` as fields only."""
 
         async def page(cursor: int) -> tuple[int, Any]:
+            found: Any
             cursor, found = await self.hscan(name, cursor, match, count, no_values)
             return cursor, found if no_values else found.items()
 
         return Scan(page)
 
-    def zscan_iter(
+    def zscan_iter(  # type: ignore[override]
         self, name: Any, match: Any = None, count: int | None = None, score_cast_func: Callable[[Any], Any] = float
     ) -> Scan[Any]:
         """Go through all members of a sorted set, as pairs of member and score."""
-        return Scan(lambda cursor: self.zscan(name, cursor, match, count, score_cast_func))
+        client: Any = self
+        return Scan(lambda cursor: client.zscan(name, cursor, match, count, score_cast_func))

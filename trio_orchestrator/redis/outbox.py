@@ -11,6 +11,8 @@ from trio_orchestrator.redis.call import Call
 BATCH = 1 << 18
 """So many bytes are joined for one write, or one call if that is longer."""
 
+_SHORT = 64
+
 
 @final
 class Outbox:
@@ -25,13 +27,14 @@ class Outbox:
         size: So many bytes may be queued; one call may go over it.
     """
 
-    __slots__ = ("_calls", "_line", "_ready", "_size", "size", "used")
+    __slots__ = ("_calls", "_line", "_longest", "_ready", "_size", "size", "used")
 
     def __init__(self, calls: float, size: float) -> None:
         self._calls = calls
         self._size = size
         self._ready: deque[Call] = deque()
         self._line: deque[Call] = deque()
+        self._longest = _SHORT
         self.used: int = 0
         """How many calls have a place in the window."""
         self.size: int = 0
@@ -53,12 +56,20 @@ class Outbox:
         """Queue a call, or put it in line; return whether it was queued."""
         if not call.posted:
             if not self.has_room():
-                self._line.append(call)
+                self._line_up(call)
                 return False
             self.count(call)
         self._ready.append(call)
         self.size += len(call.data)
         return True
+
+    def _line_up(self, call: Call) -> None:
+        """Put a call in line. Those that were given up leave it whenever it has doubled: a stall may last."""
+        line = self._line
+        line.append(call)
+        if len(line) > self._longest:
+            self._line = deque(call for call in line if call.task is not None)
+            self._longest = max(_SHORT, 2 * len(self._line))
 
     def count(self, call: Call) -> None:
         """Give a call its place in the window."""
@@ -101,18 +112,14 @@ class Outbox:
 
     def put_back(self, calls: Iterable[Call]) -> None:
         """Queue again, in front and in order, what a lost connection did not send; what is posted is first."""
-        posted: deque[Call] = deque()
-        waited: list[Call] = []
-        for call in (*calls, *self._ready):
-            if call.posted:
-                posted.append(call)
-            elif call.task is not None:
-                waited.append(call)
-            else:
+        calls = [*calls, *self._ready]
+        posted = [call for call in calls if call.posted]
+        waited = [call for call in calls if not call.posted and call.task is not None]
+        self._ready = deque(posted + waited)
+        self.size = sum(len(call.data) for call in self._ready)
+        for call in calls:
+            if not call.posted and call.task is None:
                 self.left(call)
-        posted.extend(waited)
-        self._ready = posted
-        self.size = sum(len(call.data) for call in posted)
 
     def clear(self) -> list[Call]:
         """Remove and return all calls, those in line as well."""

@@ -26,6 +26,9 @@ class Pipe(ABC):
         """Send what can be sent without waiting; return how many bytes. 0 also if it is broken: sending will tell."""
         return 0
 
+    def stop(self) -> None:  # noqa: B027 - most need not know
+        """Hand nothing more to the system, if it is known how much was: somebody has just looked. Sync."""
+
     @abstractmethod
     async def send(self, data: memoryview) -> int:
         """Wait until some can be sent, send it and return how many bytes. Raises what the system raises."""
@@ -47,6 +50,11 @@ class SocketPipe(Pipe):
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stopped = True
 
     def send_now(self, data: memoryview) -> int:
         """Send what the system takes now."""
@@ -59,7 +67,7 @@ class SocketPipe(Pipe):
         """Send when the system takes some."""
         await wait_writable(self._socket)
         try:
-            return self._socket.send(data)
+            return 0 if self._stopped else self._socket.send(data)
         except (BlockingIOError, InterruptedError):
             return 0
 

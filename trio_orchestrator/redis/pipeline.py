@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Sequence
 from types import CoroutineType, TracebackType
-from typing import Any, cast, final
+from typing import Any, final
 
 import trio
 from redis.client import EMPTY_RESPONSE
@@ -55,10 +55,17 @@ class LinkHost:
         refused = call.refusals(self._settings.reconnect_on)
         if refused:
             self._link.renew(call.conversation)
-        if refused == len(batch):
-            call = Batch(batch, transaction=transaction, resend=resend)
-            await self._link.call(call)
+        if refused == len(batch) and batch:
+            return await self._once_more(call)
         return call.replies()
+
+    async def _once_more(self, call: Batch) -> list[Any]:
+        """Send a batch again of which nothing ran, within the time that it has left."""
+        again = Batch(call.batch, transaction=call.transaction, resend=call.resend)
+        with trio.move_on_at(call.started + self._settings.command_timeout):
+            await self._link.call(again)
+            return again.replies()
+        raise self._link._late(again)
 
 
 def check_shared(kind: Kind, args: tuple[Any, ...], allowed: frozenset[str]) -> None:
@@ -138,12 +145,13 @@ class Buffer:
     def _decoded(self, reply: Any) -> Any:
         """Return a reply, decoded, that came undecoded because it stood beside one that must not be."""
         decode = self._decoded
-        if isinstance(reply, list):
-            return [decode(item) for item in cast("list[Any]", reply)]
-        if isinstance(reply, set):
-            return {decode(item) for item in cast("set[Any]", reply)}
-        if isinstance(reply, dict):
-            return {decode(key): decode(value) for key, value in cast("dict[Any, Any]", reply).items()}
+        kind = reply.__class__
+        if kind is list:
+            return [decode(item) for item in reply]
+        if kind is set:
+            return {decode(item) for item in reply}
+        if kind is dict:
+            return {decode(key): decode(value) for key, value in reply.items()}
         return self._answers.encoder.decode(reply)
 
 

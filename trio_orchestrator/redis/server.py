@@ -16,6 +16,7 @@ from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connection import Connection
 from trio_orchestrator.redis.connector import Connector, LinkSettings
 from trio_orchestrator.redis.error import CallTimeoutError
+from trio_orchestrator.redis.event_link import EventLink
 from trio_orchestrator.redis.lease import Leases
 from trio_orchestrator.redis.link import Link
 
@@ -52,6 +53,8 @@ class Server:
         self.leases: Leases = Leases(connector, dedicated)
         self._beside = beside
         self._links: list[Link] = []
+        self._event_links: dict[EventLink, None] = {}
+        self._events: EventLink | None = None
         self._twins: list[Server] = []
         self._dedicated = dedicated
         self._scope = trio.CancelScope(shield=True)
@@ -88,9 +91,31 @@ class Server:
         self._links.append(link)
         self._nursery.start_soon(partial(link.run, patience=math.inf), name=link.name)
 
+    @property
+    def events(self) -> EventLink:
+        """The event connection that all share: opened at the first need, closed with the server."""
+        if self._events is None or self._events.closed:
+            self._events = self.add_event_link(f"events of {self.name}")
+        return self._events
+
+    def add_event_link(self, name: str) -> EventLink:
+        """Open an event connection of somebody's own; it is closed by `close`, or with the server. Sync."""
+        if self._nursery is None:
+            raise trio.ClosedResourceError(f"the block of {self.name} was left")
+        link = EventLink(name, self.connector, self.settings)
+        self._event_links[link] = None
+        self._nursery.start_soon(self._run_events, link, name=name)
+        return link
+
+    async def _run_events(self, link: EventLink) -> None:
+        try:
+            await link.run()
+        finally:
+            del self._event_links[link]
+
     def drop(self, cause: BaseException) -> None:
         """End all connections at once; they are made again, to wherever the server is by then. Sync."""
-        for link in (self.link, *self._links):
+        for link in (self.link, *self._links, *self._event_links):
             link.drop(cause)
         self.leases.drop(cause)
         for twin in self._twins:
@@ -114,6 +139,7 @@ class Server:
     def stop(self) -> None:
         """End everything at once. Sync."""
         self._nursery = None
+        self.leases.close()
         self._scope.cancel(reason="the block of the client was left")
 
 

@@ -28,7 +28,9 @@ class Topic(NamedTuple):
 
 
 CONFIRMATIONS: Final = {
-    Topic(kind, b"").verb(wanted=wanted): (kind, wanted) for kind in (CHANNEL, PATTERN, SHARD) for wanted in (True, False)
+    Topic(kind, b"").verb(wanted=wanted): (kind, wanted)
+    for kind in (CHANNEL, PATTERN, SHARD)
+    for wanted in (True, False)
 }
 """By the first word of a confirming push: the kind of its topic, and whether it was subscribed to."""
 
@@ -53,26 +55,28 @@ class Ask(Call):
     def __init__(self, verb: bytes, topics: Sequence[Topic], number: int, answered: Callable[[Ask], None]) -> None:
         self.verb: bytes = verb
         self.topics: Sequence[Topic] = topics
+        self.unconfirmed: set[Topic] = set(topics)
+        """Those whose push has not come."""
         self.refusal: Exception | None = None
         """The error of the server."""
         self._token = b"%s-%d" % (verb, number)
         self._answered = answered
-        self._unconfirmed = len(topics)
         super().__init__(pack((verb.upper(), *(topic.name for topic in topics))) + pack(("PING", self._token)))
 
-    def confirm(self) -> None:
-        """Note one of its pushes."""
-        self._unconfirmed -= 1
+    @property
+    def subscribes(self) -> bool:
+        """Whether it subscribes, or ends that."""
+        return CONFIRMATIONS[self.verb][1]
 
     def take(self, reply: Any) -> bool:
         """Take the refusal, or the reply to the PING."""
         refused = isinstance(reply, Exception)
-        if refused and self._unconfirmed and self.refusal is None:
+        if refused and self.unconfirmed and self.refusal is None:
             self.refusal = reply
             return False
         if not refused and reply != self._token:
             raise InvalidResponse(f"{self._token!r} was to be echoed, got {reply!r:.100}")
-        if self._unconfirmed and self.refusal is None:
+        if self.unconfirmed and self.refusal is None:
             self.refusal = PubSubError(f"{self.verb.decode()} was neither confirmed nor refused")
         self._answered(self)
         return True
@@ -83,6 +87,4 @@ def explained(refusal: Exception, verb: bytes, topic: Topic) -> Exception:
     if not isinstance(refusal, NoPermissionError):
         return refusal
     rule = f"+{verb.decode()}" if " command" in str(refusal) else f"&{topic.name.decode(errors='backslashreplace')}"
-    error = NoPermissionError(f"{refusal} (the user needs the ACL rule {rule!r})")
-    error.__cause__ = refusal
-    return error
+    return NoPermissionError(f"{refusal} (the user needs the ACL rule {rule!r})")
