@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from typing import Any
 
 import pytest
@@ -44,10 +45,15 @@ def test_the_patch_fits_exactly_once_and_leaves_python(bug: Bug) -> None:
         ast.parse(text)
 
 
+@cache
+def _module(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
 @each
 def test_its_test_exists(bug: Bug) -> None:
     file, *classes, test = bug.test.partition("[")[0].split("::")
-    place: ast.Module | ast.ClassDef = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    place: ast.Module | ast.ClassDef = _module(file)
     for name in classes:
         place = next(node for node in place.body if isinstance(node, ast.ClassDef) and node.name == name)
     functions = (node for node in place.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))

@@ -14,6 +14,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final, final
 
 import hiredis
@@ -29,7 +30,7 @@ from trio_orchestrator.redis.answer import Answers
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.client import Redis
 from trio_orchestrator.redis.connector import Connector, LinkSettings
-from trio_orchestrator.redis.handshake import Handshake
+from trio_orchestrator.redis.handshake import Credentials, Handshake
 from trio_orchestrator.redis.option import is_read_only
 from trio_orchestrator.redis.pipe import Pipe, StreamPipe
 from trio_orchestrator.redis.server import Server
@@ -145,6 +146,11 @@ class ExactPipe(Pipe):
         self._server = server
         self._end = end
         self._other = other
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Take nothing more."""
+        self._stopped = True
 
     def send_now(self, data: memoryview) -> int:
         """Send what is taken now."""
@@ -155,12 +161,12 @@ class ExactPipe(Pipe):
 
     async def send(self, data: memoryview) -> int:
         """Send some when there is room."""
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self._server.pace)
         await self._server.until(lambda: not self._server.full)
         return self._put(data, max(1, self._server.takes(len(data))))
 
     def _put(self, data: memoryview, count: int) -> int:
-        if self._server.full:
+        if self._server.full or self._stopped:
             return 0
         taken = bytes(data[:count])
         try:
@@ -211,6 +217,8 @@ class Session:
         self.greeted = not server.password
         self.name = ""
         self.database = 0
+        self.topics: dict[tuple[bytes, bytes], None] = {}
+        """What it has subscribed to: the kind of the messages, and the name."""
         self.queue: list[Command] | None = None
         self.received = 0
         self._scope = trio.CancelScope()
@@ -331,6 +339,8 @@ class ScriptedServer:
         """How many of so many bytes an exact pipe takes now."""
         self.full = False
         """Whether no exact pipe takes anything; `stir()` after it was set to False."""
+        self.pace = 0.0
+        """Seconds that an exact pipe needs before it takes more, once it was full."""
         self.down: OSError | None = None
         """What a connect is refused with."""
         self.connect_delay = 0.0
@@ -526,9 +536,51 @@ class ScriptedServer:
         return len(self.data[key])
 
     def _do_subscribe(self, session: Session, *channels: bytes) -> Any:
-        for count, channel in enumerate(channels, 1):
-            session.say(Push([b"subscribe", channel, count]))
+        return self._subscribe(session, b"", channels)
+
+    def _do_psubscribe(self, session: Session, *patterns: bytes) -> Any:
+        return self._subscribe(session, b"p", patterns)
+
+    def _do_ssubscribe(self, session: Session, *channels: bytes) -> Any:
+        return self._subscribe(session, b"s", channels)
+
+    def _do_unsubscribe(self, session: Session, *channels: bytes) -> Any:
+        return self._unsubscribe(session, b"", channels)
+
+    def _do_punsubscribe(self, session: Session, *patterns: bytes) -> Any:
+        return self._unsubscribe(session, b"p", patterns)
+
+    def _do_sunsubscribe(self, session: Session, *channels: bytes) -> Any:
+        return self._unsubscribe(session, b"s", channels)
+
+    def _subscribe(self, session: Session, prefix: bytes, names: Iterable[bytes]) -> Any:
+        for name in names:
+            session.topics[prefix + b"message", name] = None
+            session.say(Push([prefix + b"subscribe", name, len(session.topics)]))
         return ...
+
+    def _unsubscribe(self, session: Session, prefix: bytes, names: Iterable[bytes]) -> Any:
+        for name in names:
+            session.topics.pop((prefix + b"message", name), None)
+            session.say(Push([prefix + b"unsubscribe", name, len(session.topics)]))
+        return ...
+
+    def _do_publish(self, _session: Session, channel: bytes, data: bytes) -> Any:
+        return self.publish(channel, data)
+
+    def publish(self, channel: bytes, data: bytes) -> int:
+        """Tell all that listen to a channel, or to a pattern that it matches; return how many pushes that was."""
+        pushes = 0
+        for session in self.sessions:
+            for kind, name in session.topics if session.alive else ():
+                if kind == b"message" and name == channel:
+                    session.say(Push([kind, channel, data]))
+                elif kind == b"pmessage" and fnmatchcase(channel, name):
+                    session.say(Push([kind, name, channel, data]))
+                else:
+                    continue
+                pushes += 1
+        return pushes
 
     def _do_multi(self, session: Session) -> Any:
         session.queue = []
@@ -592,16 +644,17 @@ def make_connector(
     role: str = "",
     database: int = 0,
     name: str = "",
+    credentials: Credentials | None = None,
 ) -> Connector:
     """Return what makes connections to a scripted server."""
 
     async def resolve() -> Address:
         return ADDRESS
 
-    async def credentials() -> tuple[str, ...]:
+    async def fixed() -> tuple[str, ...]:
         return (password,) if password else ()
 
-    handshake = Handshake(credentials, database, name, role)
+    handshake = Handshake(credentials or fixed, database, name, role)
     return Connector(f"redis at {ADDRESS}", resolve, scripted.dial, handshake, settings)
 
 
@@ -616,11 +669,14 @@ async def open_server(
     role: str = "",
     database: int = 0,
     name: str = "",
+    connector: Connector | None = None,
     **settings: Any,
 ) -> AsyncGenerator[Server, None]:
     """Do what `open_redis` does, with a scripted server in the place of a real one; give the `Server`."""
     chosen = link_settings(**settings)
-    connector = make_connector(scripted, chosen, password=password, role=role, database=database, name=name)
+    connector = connector or make_connector(
+        scripted, chosen, password=password, role=role, database=database, name=name
+    )
     server = Server(f"redis at {ADDRESS}", connector, chosen, dedicated=dedicated)
 
     async with run_server(server, wait, close_within):

@@ -1,4 +1,4 @@
-"""The order of one connection without any socket: who gets which reply, what was sent, what has a place in the window."""
+"""The order of one connection without any socket: who gets which reply, what was sent, who has a place in the window."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import trio
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from redis.exceptions import InvalidResponse, ResponseError
+from redis.exceptions import InvalidResponse
 
 from tests.redis.scripted import Push, Refusal, encode, nest
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.conversation import Conversation
 from trio_orchestrator.redis.outbox import BATCH, Outbox
-from trio_orchestrator.redis.wire import reader
+from trio_orchestrator.redis.wire import reader, reply_error
 
 WAITING: Any = object()
 
@@ -66,7 +66,7 @@ def decoded(value: Any) -> Any:
     """Return a reply as the reader gives it."""
     match value:
         case Refusal():
-            return ResponseError(str(value))
+            return reply_error(str(value))
         case str():
             return value.encode()
         case list():

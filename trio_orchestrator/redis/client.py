@@ -17,11 +17,11 @@ from trio_orchestrator.redis.answer import Answers
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.command import Kind, Route, kind_of_call
 from trio_orchestrator.redis.dedicated import DedicatedRedis, Monitor
+from trio_orchestrator.redis.event_link import EventLink
+from trio_orchestrator.redis.inbox import Overflow
 from trio_orchestrator.redis.key import named
 from trio_orchestrator.redis.link import LinkStatistics
 from trio_orchestrator.redis.method import Commands as Commands
-from trio_orchestrator.redis.event_link import EventLink
-from trio_orchestrator.redis.inbox import Overflow
 from trio_orchestrator.redis.pipeline import LinkHost, Pipeline
 from trio_orchestrator.redis.pubsub import Message, PubSub, own_route
 from trio_orchestrator.redis.server import CLOSE_WITHIN, Server, open_server
@@ -80,11 +80,8 @@ class Redis(Commands):
             raise kind.refusal(named(args)[0])
         if route is not Route.DEDICATED:
             return await self._speak(self._link.call, kind, args, options)
-        lease = self._server.leases.lease()
-        async with lease as connection:
-            lease.dirty = kind.stateful
-            speak = partial(self._server.call_patiently, connection, blocks=kind.blocks(args))
-            return await self._speak(speak, kind, args, options)
+        speak = partial(self._server.call_apart, blocks=kind.blocks(args), stateful=kind.stateful)
+        return await self._speak(speak, kind, args, options)
 
     def post(self, *args: Any) -> None:
         """Send a command behind all that was sent before, and do not wait for its reply. Sync: it cannot be cancelled.
@@ -183,12 +180,13 @@ class Redis(Commands):
                 where a flood of others' messages cannot delay its own.
             buffer: So many messages are kept until they are taken, >= 1; `math.inf`: all of them.
             overflow: What happens to those beyond. "raise": the newest are dropped, and `SlowConsumerError` is raised
-                where they are missing, because a loss that nobody notices is the worst one; "drop_oldest", for those who
-                want to see the present; or "drop_newest". Dropped messages are counted in `statistics()`.
+                where they are missing, because a loss that nobody notices is the worst one; "drop_oldest", for those
+                who want to see the present; or "drop_newest". Dropped messages are counted in `statistics()`.
             gaps: Whether a `Gap` comes between the messages where the connection was lost.
         """
         server = self._server
-        route = partial(_shared, server) if shared else own_route(partial(server.add_event_link, f"pubsub of {server.name}"))
+        own = partial(server.add_event_link, f"pubsub of {server.name}")
+        route = partial(_shared, server) if shared else own_route(own)
         encoder = self._answers.encoder
         return PubSub(route, encoder, owned=not shared, buffer=buffer, overflow=overflow, gaps=gaps)
 

@@ -9,7 +9,9 @@ from typing import TypeAlias, final
 import hiredis
 import trio
 from redis.backoff import AbstractBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from trio_orchestrator.block import Hooks, emit
 from trio_orchestrator.redis.address import Address
@@ -105,3 +107,18 @@ class Connector:
             connection.fail(error)
             raise
         return connection
+
+
+def may_pass(error: Exception) -> bool:
+    """Return whether an attempt to connect that failed is worth another."""
+    transient = isinstance(error, (OSError, RedisConnectionError, RedisTimeoutError, trio.BrokenResourceError))
+    return transient and not isinstance(error, AuthenticationError)
+
+
+def explained(error: Exception, where: str) -> Exception:
+    """Return what is raised to those who wanted the connection; what the system says becomes its cause."""
+    if isinstance(error, RedisError):
+        return error
+    explanation = LinkError(f"cannot connect to {where}: {str(error) or type(error).__name__}")
+    explanation.__cause__ = error
+    return explanation

@@ -1,8 +1,8 @@
 """The event connection: all that a server says unasked, told to those who have subscribed to it.
 
-What is wanted and what the server has confirmed are kept apart, and whatever differs is asked for, one round of calls at
-a time. So a subscription that is cancelled, at any point, is only one that is no longer wanted, and a lost connection is
-one on which nothing is confirmed.
+What is wanted and what the server has confirmed are kept apart, and whatever differs is asked for, one round of calls
+at a time. So a subscription that is cancelled, at any point, is only one that is no longer wanted, and a lost
+connection is one on which nothing is confirmed.
 """
 
 from __future__ import annotations
@@ -100,17 +100,18 @@ class EventLink:
         with trio.move_on_after(self._timeout):
             await trio.lowlevel.checkpoint()
             for seat in seats:
-                await self._confirmed(seat)
+                while not self._is_settled(seat):
+                    await seat.audience.changed.park()
             return
         sent = self._link.connection is not None
         raise CallTimeoutError(self._timeout, self._link.statistics().address or self.name, sent=sent)
 
-    async def _confirmed(self, seat: Seat) -> None:  # noqa: ASYNC910 - only waits if there is something to wait for
+    def _is_settled(self, seat: Seat) -> bool:
+        """Return whether there is nothing more to wait for. Raises the refusal."""
         audience = seat.audience
-        while not seat.gone and not (audience.live and self._is_connected()):
-            await audience.changed.park()
         if audience.refusal is not None:
             raise copy.copy(audience.refusal)
+        return seat.gone or (audience.live and self._is_connected())
 
     def _is_connected(self) -> bool:
         return self._connection is not None and self._link.connection is self._connection
@@ -145,6 +146,7 @@ class EventLink:
 
     async def run(self) -> None:
         """Connect, listen, and connect again, until `close`, or until it is cancelled."""
+        await trio.lowlevel.cancel_shielded_checkpoint()  # whatever happens, its end is noted
         try:
             with self._scope:
                 await self._link.run(patience=math.inf)

@@ -113,7 +113,7 @@ def _accepted(reply: Any) -> Any:
 
 
 def _check_version(hello: Mapping[bytes, Any]) -> None:
-    server, version = hello[b"server"].decode(), hello[b"version"].decode()
+    server, version = (hello.get(key, b"").decode() for key in (b"server", b"version"))
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     oldest = OLDEST.get(server, (0, 0))
     if numbers < oldest:

@@ -20,7 +20,7 @@ class SlowConsumerError(PubSubError):
     """Messages were dropped where this is raised, since the buffer was full. The subscription stays: one may go on."""
 
     def __init__(self, dropped: int = 1) -> None:
-        super().__init__(dropped)
+        super().__init__(dropped)  # pyright: ignore[reportUnknownMemberType]
         self.dropped: int = dropped
         """How many."""
 
@@ -72,7 +72,7 @@ class Inbox:
         self._add(message)
 
     def notice(self, item: Gap | Exception) -> None:
-        """Add what is no message, and has no bound: a gap, which is joined with one before it; or what is to be raised."""
+        """Add what is no message and has no bound: a gap, joined with one before it, or what is to be raised."""
         last = self._items[-1] if self._items else None
         if isinstance(item, Gap) and isinstance(last, Gap):
             self._items[-1] = Gap(last.since, item.until)
@@ -112,7 +112,7 @@ class Inbox:
             self.check_open()
         return self._take()
 
-    async def get_within(self, timeout: float) -> list[Any] | Gap | None:  # noqa: ASYNC109 - None is no error here
+    async def get_within(self, timeout: float) -> list[Any] | Gap | None:
         """Do the same, but return None if nothing comes within so many seconds."""
         await trio.lowlevel.checkpoint()
         self.check_open()

@@ -35,7 +35,9 @@ BACKOFF: Final[AbstractBackoff] = EqualJitterBackoff(cap=0.25, base=0.01)
 DETOURS: Final = 5
 """So many redirections are followed at once; further ones only after a pause, since two nodes disagree."""
 
-_ASKING: Final = pack(("ASKING",))
+ASKING: Final = pack(("ASKING",))
+"""What has the next command of its connection accepted for a slot that is being taken over."""
+
 _PASSING: Final = (TryAgainError, ClusterDownError, BusyLoadingError, SlotNotCoveredError)
 
 
@@ -46,7 +48,7 @@ class Asked(Call):
     want = 0
 
     def __init__(self, data: bytes) -> None:
-        super().__init__(_ASKING + data)
+        super().__init__(ASKING + data)
         self._first = True
 
     def restart(self) -> None:
@@ -113,7 +115,18 @@ class Journey:
         within: Seconds for the whole way, from when the call was first sent; None: `command_timeout`.
     """
 
-    __slots__ = ("_aim", "_call", "_deadline", "_detours", "_failures", "_renewed", "_router", "_sent", "_speak", "_within")
+    __slots__ = (
+        "_aim",
+        "_call",
+        "_deadline",
+        "_detours",
+        "_failures",
+        "_renewed",
+        "_router",
+        "_sent",
+        "_speak",
+        "_within",
+    )
 
     def __init__(self, router: Router, call: Call, aim: Aim, speak: Speak, within: float | None = None) -> None:
         self._router = router
@@ -147,7 +160,6 @@ class Journey:
         if node is not None and isinstance(error, AskError):
             return await self._redirected(node, error)
         self._check(node, error)
-        self._router.counts.retried += 1
         if isinstance(error, ResponseError) and not isinstance(error, _PASSING):
             await self._renew(error)
         elif node is None or not node.reads:  # what a replica cannot answer goes to its master at once
@@ -166,7 +178,7 @@ class Journey:
         return other, asking
 
     def _check(self, node: Node | None, error: Exception) -> None:
-        """Raise the error, or a better one, unless the call has certainly not run, or may run again, elsewhere or later."""
+        """Raise the error, or a better one, unless the call has certainly not run, or may run again."""
         if node is not None and node.link.refusal is not None and not _is_passing(node.link.refusal):
             raise copy.copy(node.link.refusal)
         if not self._may_repeat(node, error):
@@ -178,7 +190,9 @@ class Journey:
         if isinstance(error, LinkError):
             return self._call.resend or not error.sent
         if isinstance(error, trio.ClosedResourceError):
-            return node is not None and (node.stopped or node.link.refusal is not None) and not self._router.fleet.closed
+            return (
+                node is not None and (node.stopped or node.link.refusal is not None) and not self._router.fleet.closed
+            )
         if isinstance(error, ResponseError) and not self._renewed and self._router.settings.reconnect_on(error):
             self._renewed = True
             return True
@@ -186,6 +200,7 @@ class Journey:
 
     async def _renew(self, error: Exception) -> None:
         """Wait for a new map: somebody else is the master by now."""
+        self._router.counts.retried += 1
         number = self._router.refresh_soon()
         with trio.move_on_at(self._deadline):
             await self._router.wait_refreshed(number)
@@ -193,7 +208,8 @@ class Journey:
         raise error
 
     async def _rest(self, error: Exception) -> None:
-        """Wait a little longer each time, but not if the map changes; raise the error if that is beyond the deadline."""
+        """Wait, longer each time, but not beyond a change of the map; raise the error if the time is over."""
+        self._router.counts.retried += 1
         migrating = isinstance(error, (TryAgainError, AskError))
         if not migrating:
             self._router.refresh_soon()
@@ -203,7 +219,9 @@ class Journey:
             await trio.lowlevel.checkpoint()
             raise error
         with trio.move_on_after(delay):
-            await (trio.sleep_forever() if migrating else self._router.changed.wait())
+            if migrating:
+                await trio.sleep_forever()
+            await self._router.changed.wait()
 
 
 def _again(call: Call, asking: bool) -> Call:

@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import final
 
 import trio
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from trio_orchestrator.redis.connection import Connection
-from trio_orchestrator.redis.connector import Connector
+from trio_orchestrator.redis.connector import Connector, LinkSettings, explained, may_pass
 
 
 @final
@@ -18,13 +18,15 @@ class Leases:
 
     Args:
         connector: Makes the connections.
+        settings: Bounds of time.
         most: How many there may be at once.
     """
 
-    __slots__ = ("_connector", "_idle", "_leased", "_limiter", "_nursery")
+    __slots__ = ("_connector", "_idle", "_leased", "_limiter", "_nursery", "_settings")
 
-    def __init__(self, connector: Connector, most: float) -> None:
+    def __init__(self, connector: Connector, settings: LinkSettings, most: float) -> None:
         self._connector = connector
+        self._settings = settings
         self._idle: list[Connection] = []
         self._leased: set[Connection] = set()
         self._limiter = trio.CapacityLimiter(most)
@@ -67,9 +69,18 @@ class Leases:
         return None
 
     async def _connected(self) -> Connection:
-        if self._nursery is None:
-            raise trio.ClosedResourceError("the block of the client was left")
-        return await self._connector.connect(self._nursery)
+        """Connect, trying again for as long as one attempt may take; a server that restarts is waited for."""
+        until, failures = trio.current_time() + self._settings.connect_timeout, 0
+        while self._nursery is not None:
+            try:
+                return await self._connector.connect(self._nursery)
+            except (OSError, RedisError, trio.BrokenResourceError) as error:
+                delay = self._settings.reconnect.compute(failures)
+                if not may_pass(error) or trio.current_time() + delay >= until:
+                    raise explained(error, self._connector.trying) from error.__cause__
+            failures += 1
+            await trio.sleep(delay)
+        raise trio.ClosedResourceError("the block of the client was left")
 
     def give_back(self, token: object, connection: Connection, *, clean: bool) -> None:
         """Take a connection back; it is closed unless it is as good as new. Sync."""

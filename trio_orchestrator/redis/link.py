@@ -8,16 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast, final
 
-import redis.exceptions
 import trio
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task, wait_task_rescheduled
 
 from trio_orchestrator.block import emit
 from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connection import ClosedHereError, Connection, ignore_push
-from trio_orchestrator.redis.connector import Connector, LinkSettings
+from trio_orchestrator.redis.connector import Connector, LinkSettings, explained, may_pass
 from trio_orchestrator.redis.conversation import Push
 from trio_orchestrator.redis.error import CallTimeoutError, LinkError
 from trio_orchestrator.redis.outbox import Outbox
@@ -99,6 +98,7 @@ class Link:
         self._closing: BaseException | None = None
         self._nursery: trio.Nursery | None = None
         self._address: Address | None = None
+        self._failure: Exception | None = None
         self._hasty = False
         self._adopted_at = 0.0
         self._counts = _Counts()
@@ -165,10 +165,11 @@ class Link:
         call.task = current_task()
         call.started = trio.current_time()
         self._counts.calls += 1
-        deadlines = self._deadlines
-        while deadlines and deadlines[0].task is None:
-            deadlines.popleft()
-        deadlines.append(call)
+        if self._timeout < math.inf:
+            deadlines = self._deadlines
+            while deadlines and deadlines[0].task is None:
+                deadlines.popleft()
+            deadlines.append(call)
         self._put(call)
 
     def _put(self, call: Call) -> None:
@@ -340,8 +341,8 @@ class Link:
         delay = self._settings.reconnect.compute(min(failures, _MANY))
         if self._failed is not None:
             self._failed(error)
-        if not self._first.is_set() and not _may_pass(error, trio.current_time() + delay, patient_until):
-            self._refusal = _explained(error, self._connector.trying)
+        if not self._first.is_set() and not (may_pass(error) and trio.current_time() + delay < patient_until):
+            self._refusal = explained(error, self._connector.trying)
             self._first.set()
             delay = 0
         elif self._on_reconnecting:
@@ -461,21 +462,6 @@ class _Counts:
     lost: int = 0
     sent: int = 0
     received: int = 0
-
-
-def _may_pass(error: Exception, next_at: float, patient_until: float) -> bool:
-    """Return whether a first connection that failed may be tried again."""
-    transient = isinstance(error, (OSError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError))
-    return transient and not isinstance(error, AuthenticationError) and next_at < patient_until
-
-
-def _explained(error: Exception, where: str) -> Exception:
-    """Return what is raised where the block should have begun."""
-    if isinstance(error, RedisError):
-        return error
-    explained = LinkError(f"cannot connect to {where}: {str(error) or type(error).__name__}")
-    explained.__cause__ = error
-    return explained
 
 
 def _nothing() -> None:

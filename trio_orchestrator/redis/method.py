@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from json import JSONDecoder, JSONEncoder
 from types import CoroutineType
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 from redis.exceptions import NoScriptError, ResponseError
@@ -13,8 +14,14 @@ from redis.exceptions import NoScriptError, ResponseError
 from trio_orchestrator.redis.answer import Answers
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.command import Kind
+from trio_orchestrator.redis.module import Json, namespace_of
 from trio_orchestrator.redis.scan import Scan
 from trio_orchestrator.redis.script import Script
+
+_MODULES: Final[Any] = AsyncRedisModuleCommands
+_JSON: Final[Any] = Json
+_ENCODER: Final = JSONEncoder()
+_DECODER: Final = JSONDecoder()
 
 
 class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
@@ -70,6 +77,44 @@ class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[mis
             return self._answers.of_refusal(error, options)
         shaped: Any = self._answers.shape(args[0], reply, options)
         return await cast("Awaitable[Any]", shaped) if isinstance(shaped, CoroutineType) else shaped
+
+    # ------------------------------------------------------------------------------------------- modules
+
+    def json(self, encoder: Any = _ENCODER, decoder: Any = _DECODER) -> Any:
+        """Return the commands of JSON."""
+        return namespace_of(self, lambda client: _JSON(client=client, encoder=encoder, decoder=decoder))
+
+    def ft(self, index_name: str = "idx") -> Any:
+        """Return the commands of search, on one index."""
+        return namespace_of(self, lambda client: _MODULES.ft(client, index_name))
+
+    def ts(self) -> Any:
+        """Return the commands of time series."""
+        return namespace_of(self, _MODULES.ts)
+
+    def bf(self) -> Any:
+        """Return the commands of Bloom filters."""
+        return namespace_of(self, _MODULES.bf)
+
+    def cf(self) -> Any:
+        """Return the commands of cuckoo filters."""
+        return namespace_of(self, _MODULES.cf)
+
+    def cms(self) -> Any:
+        """Return the commands of count-min sketches."""
+        return namespace_of(self, _MODULES.cms)
+
+    def topk(self) -> Any:
+        """Return the commands of top-k lists."""
+        return namespace_of(self, _MODULES.topk)
+
+    def tdigest(self) -> Any:
+        """Return the commands of t-digests."""
+        return namespace_of(self, _MODULES.tdigest)
+
+    def vset(self) -> Any:
+        """Return the commands of vector sets."""
+        return namespace_of(self, _MODULES.vset)
 
     # ------------------------------------------------------------------------------------------- scripts
 

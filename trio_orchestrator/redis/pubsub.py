@@ -97,14 +97,15 @@ class PubSub(Generic[T]):
         self._leave(tuple(self._held))
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
-            if self._owned:
-                await self._close_links()
+            for link in self._close_links():
+                await link.wait_closed()
 
-    async def _close_links(self) -> None:  # noqa: ASYNC910 - its caller is a checkpoint
-        for link in self._links:
+    def _close_links(self) -> Iterable[EventLink]:
+        """Have the event connections that are its own end; return them."""
+        links = tuple(self._links) if self._owned else ()
+        for link in links:
             link.close()
-        for link in self._links:
-            await link.wait_closed()
+        return links
 
     # ------------------------------------------------------------------------------------------- subscribing
 
@@ -128,7 +129,7 @@ class PubSub(Generic[T]):
         await self._subscribe(PATTERN, patterns)
 
     async def ssubscribe(self, *channels: str | bytes) -> None:
-        """Subscribe to shard channels, as `subscribe` does. They are filled by `spublish`, and live where their slot does."""
+        """Subscribe to shard channels, as `subscribe` does. They are filled by `spublish`, and live with their slot."""
         await self._subscribe(SHARD, channels)
 
     async def unsubscribe(self, *channels: str | bytes) -> None:
@@ -215,7 +216,7 @@ class PubSub(Generic[T]):
         """
         return self._shaped(await self._inbox.get())
 
-    async def get_message(self, timeout: float = 0.0) -> T | None:  # noqa: ASYNC109 - as in redis-py: None is no error
+    async def get_message(self, timeout: float = 0.0) -> T | None:
         """Return the next message as `receive` does, or None if none comes within `timeout` seconds.
 
         Args:
@@ -286,9 +287,9 @@ def own_route(make: Callable[[], EventLink]) -> Route:
 
 
 def keyspace_channel(key: AnyStr, db: int | str = 0) -> AnyStr:
-    """Return the channel, or with wildcards the pattern, of all that happens to a key: its messages are names of events.
+    """Return the channel, or with wildcards the pattern, of what happens to a key: its messages are names of events.
 
-    The server sends them only if its `notify-keyspace-events` says so ("KA": all). On a cluster each node sends its own.
+    The server sends them only if its `notify-keyspace-events` says so ("KA": all); on a cluster each node its own.
 
     Args:
         key: A key, or a pattern of keys for `psubscribe`.
@@ -307,4 +308,6 @@ def keyevent_channel(event: AnyStr, db: int | str = 0) -> AnyStr:
 
 def _notification(kind: str, name: AnyStr, db: int | str) -> AnyStr:
     prefix = f"__{kind}@{db}__:"
-    return prefix + name if isinstance(name, str) else prefix.encode() + name
+    if isinstance(name, str):
+        return prefix + name
+    return prefix.encode() + name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, cast, final
 
 import trio
 from redis.exceptions import AskError, AuthenticationError, MovedError, RedisClusterException, RedisError
@@ -81,7 +81,7 @@ class Router:
         self.read_from: str = read_from
         self.settings: LinkSettings = settings
         self.topology: Topology = Topology()
-        self.fleet: Fleet = Fleet(make, self.refresh_soon, close_within)
+        self.fleet: Fleet = Fleet(make, self._doubt, close_within)
         self.counts: Counts = Counts()
         self.changed: trio.Event = trio.Event()
         """Set, and replaced by another one, when the map changes."""
@@ -147,7 +147,7 @@ class Router:
 
         `MOVED` changes the map at once, and has all of it asked for soon. `ASK` is about one call.
         """
-        address = Address(node.address.host if error.host in ("", "?") else error.host, error.port)
+        address = _named(error, node)
         if isinstance(error, MovedError):
             self.counts.moved += 1
             self.adopt(self.topology.moved(error.slot_id, address))
@@ -182,6 +182,9 @@ class Router:
                 emit(self._on_failover, RedisFailover(self._name, str(address), str(shard.master)))
 
     # ---------------------------------------------------------------------------------------- asking for it
+
+    def _doubt(self) -> None:
+        self.refresh_soon()
 
     def refresh_soon(self, told: Address | None = None) -> int:
         """Have the whole map asked for. Sync. Return a number for `wait_refreshed`.
@@ -231,7 +234,7 @@ class Router:
                 yield self.fleet.node(seed, patience=0)
 
     async def _ask(self, nodes: Iterator[Node], causes: dict[Address, Exception]) -> Topology | None:
-        """Ask one node after another, each as soon as the one before fails or takes long; the first good answer counts."""
+        """Ask node after node, each when the one before has failed or takes long; the first good answer counts."""
         found: list[Topology] = []
         with trio.move_on_after(self.settings.connect_timeout):
             async with trio.open_nursery() as nursery:
@@ -267,16 +270,20 @@ class Router:
             AuthenticationError: A node does not know the user, or the password is wrong.
             LinkError: No node told; names all that were asked, with the cause of each.
         """
-        until = trio.current_time() + wait
-        for failures in itertools.count():
-            causes: dict[Address, Exception] = {}
-            topology = await self._ask((self.fleet.node(seed, patience=0) for seed in self._seeds), causes)
-            if topology is not None:
-                break
-            await self._pause(failures, until, causes)
+        topology = await self._first(trio.current_time() + wait)
         self.adopt(topology)
         self.fleet.keep(topology.nodes)
         await self._meet_masters()
+
+    async def _first(self, until: float) -> Topology:
+        failures = 0
+        while True:
+            causes: dict[Address, Exception] = {}
+            topology = await self._ask((self.fleet.node(seed, patience=0) for seed in self._seeds), causes)
+            if topology is not None:
+                return topology
+            await self._pause(failures, until, causes)
+            failures += 1
 
     async def _pause(self, failures: int, until: float, causes: dict[Address, Exception]) -> None:
         delay = self.settings.reconnect.compute(failures)
@@ -298,3 +305,9 @@ class Router:
         async with trio.open_nursery() as nursery:
             for address in self.topology.masters:
                 nursery.start_soon(self.fleet.node(address).meet)
+
+
+def _named(error: AskError, node: Node) -> Address:
+    """Return the address in a redirection; no host there is that of the node which has answered."""
+    host = cast("Any", error).host
+    return Address(node.address.host if host in ("", "?") else host, error.port)

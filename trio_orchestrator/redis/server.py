@@ -20,7 +20,6 @@ from trio_orchestrator.redis.event_link import EventLink
 from trio_orchestrator.redis.lease import Leases
 from trio_orchestrator.redis.link import Link
 
-
 CLOSE_WITHIN: Final = 1.0
 """Seconds that leaving a block may take to have what was posted answered."""
 
@@ -50,7 +49,7 @@ class Server:
         self.settings: LinkSettings = settings
         self.connector: Connector = connector
         self.link: Link = Link(name, connector, settings)
-        self.leases: Leases = Leases(connector, dedicated)
+        self.leases: Leases = Leases(connector, settings, dedicated)
         self._beside = beside
         self._links: list[Link] = []
         self._event_links: dict[EventLink, None] = {}
@@ -115,11 +114,26 @@ class Server:
 
     def drop(self, cause: BaseException) -> None:
         """End all connections at once; they are made again, to wherever the server is by then. Sync."""
-        for link in (self.link, *self._links, *self._event_links):
+        for link in (self.link, *self._links):
             link.drop(cause)
+        for events in self._event_links:
+            events.drop(cause)
         self.leases.drop(cause)
         for twin in self._twins:
             twin.drop(cause)
+
+    async def call_apart(self, call: Call, *, blocks: float | None, stateful: bool) -> Any:
+        """Call on a connection of its own; what the server may take on purpose is added to `command_timeout`.
+
+        The time counts from here, so it bounds the wait for a connection as well.
+        """
+        after = self.settings.command_timeout + (blocks or 0.0)
+        lease = self.leases.lease()
+        with trio.move_on_after(after):
+            async with lease as connection:
+                lease.dirty = stateful
+                return await connection.call(call)
+        raise CallTimeoutError(after, self.name, sent=call.conversation is not None)
 
     async def call_patiently(self, connection: Connection, call: Call, blocks: float | None) -> Any:
         """Call on a dedicated connection; what the server may take on purpose is added to `command_timeout`."""

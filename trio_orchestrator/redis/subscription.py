@@ -1,7 +1,7 @@
 """Who wants to hear what, and what the server has confirmed of it. Neither a connection nor a clock.
 
-Somebody's place at a topic is a seat. It is there as long as its owner wants it, which is until `vacate`, or while a task
-waits for the confirmation; a topic is wanted as long as it has a seat.
+Somebody's place at a topic is a seat. It is there as long as its owner wants it, which is until `vacate`, or while a
+task waits for the confirmation; a topic is wanted as long as it has a seat.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sink(ABC):
 
     @abstractmethod
     def end(self, topic: Topic, error: Exception, /) -> None:
-        """Be told that the server has ended a subscription, or did not let it be made again. It is not tried any more."""
+        """Be told that the server has ended a subscription, or did not let it be made again. It is not tried again."""
 
 
 @final

@@ -39,9 +39,9 @@ CONFIRMATIONS: Final = {
 class Ask(Call):
     """Subscribe to some topics of one kind, or unsubscribe from them, and a PING behind that in the same write.
 
-    The server confirms with a push a topic and no reply, or refuses all of them with a reply and no push. The PING, whose
-    argument is unique, always has a reply, be it a refusal too: so what comes first after all pushes is its reply, and an
-    error that comes before them is the refusal.
+    The server confirms with a push a topic and no reply, or refuses all of them with a reply and no push. The PING,
+    whose argument is unique, always has a reply, be it a refusal too: so what comes first after all pushes is its
+    reply, and an error that comes before them is the refusal.
 
     Args:
         verb: As `Topic.verb` has it.

@@ -285,11 +285,12 @@ class RedisServer:
         return True
 
     def _answers(self) -> bool:
-        """Tell whether it answers, and is not somebody else who has taken its port. While it loads, it does not."""
+        """Tell whether it answers, has loaded its data, and is not somebody else who has taken its port."""
         try:
-            return f"process_id:{self.pid}\r" in str(self._ask(_PROBED_WITHIN, "INFO", "server"))
+            told = str(self._ask(_PROBED_WITHIN, "INFO"))
         except (OSError, RuntimeError):
             return False
+        return f"process_id:{self.pid}\r" in told and "\nloading:1" not in told
 
 
 # ------------------------------------------------------------------------------------------------ opening

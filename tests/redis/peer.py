@@ -1,0 +1,34 @@
+"""redis-py's own client beside ours, on the same server, and the state in which a test of ours must leave things."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from trio_orchestrator.redis import Redis
+from trio_orchestrator.testing.server import RedisServer
+
+
+@contextmanager
+def open_peer(server: RedisServer, **options: Any) -> Generator[Any, None, None]:
+    """Open redis-py's sync client of a server."""
+    with redis.Redis(unix_socket_path=server.path, **options) as peer:
+        yield peer
+
+
+def forget(server: RedisServer, prefix: str) -> None:
+    """Remove all keys that begin with a prefix."""
+    for key in server.command("KEYS", f"{prefix}*"):
+        server.command("DEL", key)
+
+
+def idle(client: Redis) -> int:
+    """Fail if a connection of a client is still leased, or anything is in flight; return how many it keeps for later."""
+    leases, statistics = client._server.leases, client.statistics()
+    assert (leases.used, leases.waiting) == (0, 0)
+    assert (statistics.in_flight, statistics.queued, statistics.waiting) == (0, 0, 0)
+    assert all(connection.cause is None for connection in leases._idle)
+    return len(leases._idle)

@@ -1,0 +1,308 @@
+"""A client of a real cluster of six nodes, while slots move, masters change and die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+import trio
+from redis.exceptions import MovedError, RedisError, ResponseError, TryAgainError
+
+from tests.redis.resharding import Move, moving
+from trio_orchestrator import Instrument
+from trio_orchestrator.redis.cluster import RedisCluster
+from trio_orchestrator.redis.cluster_opening import open_redis_cluster
+from trio_orchestrator.redis.error import CallTimeoutError, CrossSlotError, LinkError, RefusedCommandError
+from trio_orchestrator.redis.slot import slot_of
+from trio_orchestrator.redis_event import RedisFailover
+from trio_orchestrator.testing.cluster import RedisClusterServers
+from trio_orchestrator.testing.server import free_ports
+
+BOUND = 5.0
+
+
+async def until(condition: Callable[[], object], within: float = BOUND) -> None:
+    """Wait, bounded, for what a real server does in its own time."""
+    with trio.fail_after(within):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+class Failovers(Instrument):
+    def __init__(self) -> None:
+        self.heard: list[RedisFailover] = []
+
+    def redis_failover(self, event: RedisFailover, /) -> None:
+        self.heard.append(event)
+
+
+class Counters:
+    """Tasks that each count up a key of their own, and know what it must be: a lost or doubled INCR is seen."""
+
+    def __init__(self, redis: RedisCluster, keys: list[str]) -> None:
+        self.redis = redis
+        self.keys = keys
+        self.errors: list[Exception] = []
+        self.done = 0
+        self.slowest = 0.0
+
+    async def run(self, key: str) -> None:
+        least = most = 0  # how often it has certainly, and at most, been counted up
+        for _ in count():
+            began_at = trio.current_time()
+            try:
+                value = await self.redis.incr(key)
+            except RedisError as error:
+                self.errors.append(error)
+                most += getattr(error, "sent", False)
+                await trio.sleep(0.01)
+            else:
+                least, most = least + 1, most + 1
+                assert least <= value <= most, f"{key} is {value}, not within {least}..{most}"
+                least = most = value
+                self.done += 1
+                await trio.sleep(0.001)
+            self.slowest = max(self.slowest, trio.current_time() - began_at)
+
+    def start(self, nursery: trio.Nursery) -> None:
+        for key in self.keys:
+            nursery.start_soon(self.run, key)
+
+
+def across(cluster: RedisClusterServers, number: int) -> list[str]:
+    """So many keys, of which every master has some."""
+    keys = [f"key-{n}" for n in range(number)]
+    assert len({cluster.master_of(key).port for key in keys}) == 3
+    return keys
+
+
+# ----------------------------------------------------------------------------------------------- single commands
+
+
+async def test_commands_go_to_the_master_of_their_key(redis_cluster: RedisClusterServers) -> None:
+    keys = across(redis_cluster, 12)
+    async with open_redis_cluster(redis_cluster.url, decode_responses=True) as redis:
+        for number, key in enumerate(keys):
+            assert await redis.set(key, number) is True
+        assert [await redis.get(key) for key in keys] == [str(number) for number in range(12)]
+        assert await redis.mget_nonatomic(keys) == [str(number) for number in range(12)]
+        assert all(await redis.mset_nonatomic(dict.fromkeys(keys, "x")))
+        assert await redis.mget_nonatomic(*keys) == ["x"] * 12
+        assert await redis.dbsize() == 12
+        assert await redis.ping() is True
+        roles = await redis.execute_command("ROLE", target_nodes="all")
+        assert {where: role[0] for where, role in roles.items()} == {
+            **{f"127.0.0.1:{node.port}": "master" for node in redis_cluster.masters},
+            **{f"127.0.0.1:{node.port}": "slave" for node in redis_cluster.replicas},
+        }
+        script = redis.register_script("return redis.call('get', KEYS[1]) .. ARGV[1]")
+        assert [await script(keys=[key], args=["y"]) for key in keys] == ["xy"] * 12
+        assert await redis.blpop(["nothing"], timeout=0.02) is None
+        assert await redis.on(key=keys[0]).get(keys[0]) == "x"
+        statistics = redis.statistics()
+    for key in keys:
+        assert redis_cluster.master_of(key).command("GET", key) == "x"
+    assert (statistics.moved, statistics.asked, statistics.retried) == (0, 0, 0)
+
+
+async def test_keys_in_several_slots_are_refused_before_anything_is_sent(redis_cluster: RedisClusterServers) -> None:
+    async with open_redis_cluster(redis_cluster.url) as redis:
+        before = [node.link.calls for node in redis.statistics().nodes]
+        with pytest.raises(CrossSlotError) as caught:
+            await redis.mget("a", "b")
+        assert caught.value.keys == ("a", "b")
+        pipe = redis.pipeline()
+        with pytest.raises(CrossSlotError):
+            pipe.mset({"a": 1, "b": 2})
+        assert len(pipe) == 0
+        transaction = redis.pipeline(transaction=True)
+        transaction.set("a", 1).set("b", 2)
+        with pytest.raises(CrossSlotError, match="'a' in 15495, 'b' in 3300"):
+            await transaction.execute()
+        with pytest.raises(CrossSlotError):
+            redis.post("DEL", "a", "b")
+        with pytest.raises(CrossSlotError):
+            redis.watch("a", "b")
+        with pytest.raises(RefusedCommandError, match="scan_iter"):
+            await redis.scan(7)
+        with pytest.raises(RefusedCommandError, match="several nodes"):
+            pipe.dbsize()
+        assert [node.link.calls for node in redis.statistics().nodes] == before
+
+
+async def test_a_posted_command_finds_its_way(redis_cluster: RedisClusterServers) -> None:
+    async with open_redis_cluster(redis_cluster.url, decode_responses=True) as redis:
+        with moving(redis_cluster, slot_of("{p}a")) as move:
+            redis.post("SET", "{p}a", "asked")
+            await until(lambda: move.target.command("CLUSTER", "GETKEYSINSLOT", move.slot, 1) == ["{p}a"])
+            move.end()
+            redis.post("SET", "{p}a", "moved")
+            await until(lambda: redis.statistics().moved >= 1)
+            assert await redis.get("{p}a") == "moved"
+        assert redis.statistics().asked >= 1
+
+
+# ---------------------------------------------------------------------------------------------------- migration
+
+
+async def test_calls_follow_a_slot_that_moves_under_load(redis_cluster: RedisClusterServers) -> None:
+    keys = [f"{{m}}{number}" for number in range(20)]
+    async with open_redis_cluster(redis_cluster.url) as redis, trio.open_nursery() as nursery:
+        counters = Counters(redis, keys)
+        counters.start(nursery)
+        await until(lambda: counters.done > 100)
+        with moving(redis_cluster, slot_of("{m}0")) as move:
+            for key in keys:
+                move.move(key)
+                await trio.sleep(0.005)
+            await until(lambda: redis.statistics().asked >= 20)
+            move.end()
+            await until(lambda: redis.statistics().moved >= 1)
+            done = counters.done
+            await until(lambda: counters.done > done + 100)
+        await until(lambda: redis.statistics().refreshes >= 1)
+        nursery.cancel_scope.cancel()
+    assert counters.errors == []
+    assert redis.statistics().asked >= 1
+    assert redis.statistics().moved >= 1
+
+
+async def test_a_command_of_two_keys_waits_while_they_are_apart(redis_cluster: RedisClusterServers) -> None:
+    async with (
+        open_redis_cluster(redis_cluster.url, decode_responses=True) as redis,
+        open_redis_cluster(redis_cluster.url, command_timeout=0.1) as hasty,
+    ):
+        await redis.mset({"{t}a": 1, "{t}b": 2})
+        with moving(redis_cluster, slot_of("{t}a")) as move:
+            move.move("{t}a")
+            with pytest.raises(TryAgainError):
+                await hasty.mget("{t}a", "{t}b")
+            assert hasty.statistics().retried >= 1
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(redis.mset, {"{t}a": 3, "{t}b": 4})
+                await until(lambda: redis.statistics().retried >= 1)
+                move.move("{t}b")
+            assert await redis.mget("{t}a", "{t}b") == ["3", "4"]
+
+
+async def test_a_transaction_is_tried_again_when_its_slot_has_moved(redis_cluster: RedisClusterServers) -> None:
+    async with (
+        open_redis_cluster(redis_cluster.url, decode_responses=True) as redis,
+        open_redis_cluster(redis_cluster.url, command_timeout=0.1) as hasty,
+    ):
+        await redis.mset({"{e}a": 1, "{e}b": 1})
+        results: list[list[int]] = []
+
+        async def transact() -> None:
+            results.append(await redis.pipeline(transaction=True).incr("{e}a").incr("{e}b").execute())
+
+        with moving(redis_cluster, slot_of("{e}a")) as move:
+            move.move("{e}a")
+            with pytest.raises(ResponseError):
+                await hasty.pipeline(transaction=True).incr("{e}a").incr("{e}b").execute()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(transact)
+                await until(lambda: redis.statistics().retried >= 2)
+                move.move_all()
+                move.end()
+            assert results == [[2, 2]]
+            assert redis.statistics().moved >= 1
+
+
+async def test_one_who_watches_is_told_that_the_slot_moved(redis_cluster: RedisClusterServers) -> None:
+    async with open_redis_cluster(redis_cluster.url) as redis:
+
+        async def bump(tx: object) -> None:
+            value = int(await tx.get("{w}a") or 0)  # type: ignore[attr-defined]
+            tx.multi()  # type: ignore[attr-defined]
+            tx.set("{w}a", value + 1)  # type: ignore[attr-defined]
+
+        assert await redis.transaction(bump, "{w}a") == [True]
+        async with redis.watch("{w}a") as tx:
+            with moving(redis_cluster, slot_of("{w}a")) as move:
+                move.move_all()
+                move.end()
+                with pytest.raises(MovedError):
+                    await tx.get("{w}a")
+        assert await redis.get("{w}a") == b"1"
+
+
+# ----------------------------------------------------------------------------------------------- many commands
+
+
+async def test_a_pipeline_over_all_nodes_answers_in_order(redis_cluster: RedisClusterServers) -> None:
+    keys = across(redis_cluster, 300)
+    async with open_redis_cluster(redis_cluster.url, decode_responses=True) as redis:
+        await redis.set("list", "not a list")
+        before = sum(node.link.calls for node in redis.statistics().nodes)
+        pipe = redis.pipeline()
+        for number, key in enumerate(keys):
+            pipe.set(key, number)
+            pipe.incr(key)
+        pipe.lpush("list", 1)
+        *results, refused = await pipe.execute(raise_on_error=False)
+        assert results == [value for number in range(300) for value in (True, number + 1)]
+        assert isinstance(refused, ResponseError)
+        assert sum(node.link.calls for node in redis.statistics().nodes) == before + 3
+        script = redis.register_script("return KEYS[1]")
+        for key in keys[:20]:
+            await script(keys=[key], client=pipe)
+        assert await pipe.execute() == keys[:20]
+
+
+async def test_a_pipeline_follows_what_moves(redis_cluster: RedisClusterServers) -> None:
+    async with open_redis_cluster(redis_cluster.url, decode_responses=True) as redis:
+        await redis.mset({"{q}a": 1, "{q}b": 2, "{q}c": 3})
+        script = redis.register_script("return redis.call('incr', KEYS[1])")
+        with moving(redis_cluster, slot_of("{q}a")) as move:
+            move.move("{q}a", "{q}c")
+            pipe = redis.pipeline()
+            pipe.get("{q}b").get("{q}a").mget("{q}a", "{q}c").incr("{q}a").get("elsewhere")
+            await script(keys=["{q}a"], client=pipe)
+            assert await pipe.execute() == ["2", "1", ["1", "3"], 2, None, 3]
+            assert redis.statistics().asked == 4
+            move.move_all()
+            move.end()
+            pipe.append("{q}a", "x").append("{q}a", "y").get("{q}a").get("{q}b").get("elsewhere")
+            assert await pipe.execute() == [2, 3, "3xy", "2", None]
+            assert redis.statistics().moved >= 1
+
+
+async def test_scan_goes_through_all_nodes(redis_cluster: RedisClusterServers) -> None:
+    keys = across(redis_cluster, 500)
+    async with open_redis_cluster(redis_cluster.url, decode_responses=True) as redis:
+        await redis.mset_nonatomic(dict.fromkeys(keys, 1))
+        found = [key async for key in redis.scan_iter("key-*", count=50)]
+        assert sorted(found) == sorted(keys)
+        cursors, _ = await redis.scan()
+        assert set(cursors) == set(redis.statistics().masters)
+        here = [key async for key in redis.scan_iter(target_nodes=redis.statistics().masters[0])]
+        assert 0 < len(here) < 500
+        async for _key in redis.scan_iter():
+            break
+
+
+async def test_scan_finds_what_moves_meanwhile(redis_cluster: RedisClusterServers) -> None:
+    async with open_redis_cluster(redis_cluster.url, decode_responses=True) as redis:
+        masters = redis_cluster.masters
+        last = max(masters, key=lambda node: redis.statistics().masters.index(f"{node.host}:{node.port}"))
+        slot = next(slot for slot in (slot_of(f"key-{n}") for n in count()) if redis_cluster.master_of(slot) is last)
+        moved = [key for key in (f"key-{n}" for n in range(100_000)) if slot_of(key) == slot]
+        keys = {*across(redis_cluster, 300), *moved}
+        await redis.mset_nonatomic(dict.fromkeys(keys, 1))
+        first = next(node for node in masters if f"{node.host}:{node.port}" == redis.statistics().masters[0])
+        found: list[str] = []
+        async for key in redis.scan_iter(count=20):
+            found.append(key)
+            if len(found) == 250:  # the first master is done, the last has not begun
+                there = Move(redis_cluster, slot, first)
+                there.begin()
+                there.move_all()
+                there.end()
+                await redis.exists(moved[0])
+        assert set(found) == keys
+        back = Move(redis_cluster, slot, last)
+        back.begin()
+        back.move_all()
+        back.end()

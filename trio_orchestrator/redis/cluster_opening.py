@@ -1,0 +1,111 @@
+"""Opening a client of a cluster: its arguments, its block, and what its entry and its exit promise."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Final, Literal, TypeAlias, Unpack
+
+from redis.exceptions import ResponseError
+
+from trio_orchestrator.block import open_block
+from trio_orchestrator.redis.address import Address
+from trio_orchestrator.redis.answer import Answers
+from trio_orchestrator.redis.cluster import RedisCluster
+from trio_orchestrator.redis.connector import Connector, Resolve
+from trio_orchestrator.redis.handshake import Handshake
+from trio_orchestrator.redis.node import MakeServer
+from trio_orchestrator.redis.option import ClientOptions, Plan, read_plan
+from trio_orchestrator.redis.pipe import SocketDial
+from trio_orchestrator.redis.router import Router
+from trio_orchestrator.redis.server import Server
+from trio_orchestrator.redis.settings import Target, read_target
+
+ReadFrom: TypeAlias = Literal["master", "replica", "any"]
+_READ_FROM: Final = ("master", "replica", "any")
+
+
+def _server_maker(plan: Plan) -> MakeServer:
+    target = plan.target
+    settings = replace(plan.settings, reconnect_on=_never)  # another node is the router's affair
+    dial = SocketDial(target.tls, settings.keepalive)
+
+    def make(address: Address, resolve: Resolve, reads: bool) -> Server:
+        first = (("READONLY",),) if reads else ()
+        handshake = Handshake(target.credentials, name=target.name, first=first)
+        name = f"{'replica' if reads else 'node'} at {address}"
+        return Server(name, Connector(name, resolve, dial, handshake, settings), settings, dedicated=plan.dedicated)
+
+    return make
+
+
+def _never(_error: ResponseError) -> bool:
+    return False
+
+
+async def _open(plan: Plan, seeds: Sequence[Address], read_from: ReadFrom) -> AsyncGenerator[RedisCluster, None]:
+    router = Router(
+        f"cluster at {', '.join(map(str, seeds))}",
+        seeds,
+        _server_maker(plan),
+        plan.settings,
+        tls=plan.target.tls is not None,
+        read_from=read_from,
+        close_within=plan.close_within,
+    )
+
+    async def close(_error: BaseException | None) -> None:
+        await router.fleet.flush()
+        router.fleet.stop()
+
+    async with open_block(close) as block:
+        await block.nursery.start(router.fleet.run, router.run)
+        await router.begin(plan.wait)
+        yield RedisCluster(router, Answers(plan.target), plan.allowed)
+
+
+_opened = asynccontextmanager(_open)
+
+
+def open_redis_cluster(
+    *urls: str, read_from: ReadFrom = "master", **options: Unpack[ClientOptions]
+) -> AbstractAsyncContextManager[RedisCluster]:
+    """Open a client of a cluster for the length of a block.
+
+    `async with open_redis_cluster("redis://node-1:6379", "redis://node-2:6379") as redis: ...`
+
+    Entering asks one node after another, without waiting long for each, which of them serve what, and connects to all
+    masters; one that cannot be reached then does not hinder it. Nodes that come later are connected to when they are
+    first needed, and left when they are no part of the cluster any more. All of it runs beside the block, whatever is
+    cancelled outside, and ends with it: leaving waits for what was posted, at most `close_within`.
+
+    While the nodes disagree, or a master is down, calls wait until one serves their slot again, each no longer than
+    `command_timeout`. A failover takes the cluster longer than its `cluster-node-timeout`.
+
+    Args:
+        urls: Some of the nodes, `redis://` or `rediss://` (TLS), of which one must answer. The first one also says who
+            this is, and how. Without any: the environment's, as for `open_redis`.
+        read_from: Who answers what only reads: "master"; "replica", in turn, which may be behind its master (the master
+            while no replica is connected); or "any" of these in turn. Pipelines always go to masters.
+        options: As for `open_redis`; but a cluster has only database 0.
+
+    Raises:
+        ValueError: A URL is malformed, or an argument out of range.
+        LinkError: No node can be reached, or tells of a cluster; names all of them, with the cause of each.
+        AuthenticationError: A node does not know the user, or the password is wrong.
+    """
+    if read_from not in _READ_FROM:
+        raise ValueError(f"read_from must be one of {', '.join(_READ_FROM)}, got {read_from!r}")
+    plan = read_plan(urls[0] if urls else None, options)
+    seeds = [plan.target.address, *(_checked(read_target(url)).address for url in urls[1:])]
+    _checked(plan.target)
+    return _opened(plan, list(dict.fromkeys(seeds)), read_from)
+
+
+def _checked(target: Target) -> Target:
+    if target.address.path:
+        raise ValueError(f"url must be redis:// or rediss:// for a cluster, got the path {target.address.path!r}")
+    if target.database:
+        raise ValueError(f"db must be 0 for a cluster, got {target.database}")
+    return target
