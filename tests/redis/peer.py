@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 import redis
+import trio
 
 from trio_orchestrator.redis import Redis
 from trio_orchestrator.testing.server import RedisServer
@@ -25,8 +26,15 @@ def forget(server: RedisServer, prefix: str) -> None:
         server.command("DEL", key)
 
 
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until something is so, at most 5 s."""
+    with trio.fail_after(5):
+        while not true():  # noqa: ASYNC110 - what it waits for is in another process
+            await trio.sleep(0.001)
+
+
 def idle(client: Redis) -> int:
-    """Fail if a connection of a client is still leased, or anything is in flight; return how many it keeps for later."""
+    """Fail if a connection of a client is still leased, or anything is in flight; return how many it keeps."""
     leases, statistics = client._server.leases, client.statistics()
     assert (leases.used, leases.waiting) == (0, 0)
     assert (statistics.in_flight, statistics.queued, statistics.waiting) == (0, 0, 0)

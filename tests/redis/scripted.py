@@ -10,12 +10,13 @@ assert server.ran("INCR") == [(b"INCR", b"n")]
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final, final
+from typing import Any, Final, ParamSpec, final
 
 import hiredis
 import trio
@@ -37,11 +38,25 @@ from trio_orchestrator.redis.server import Server
 from trio_orchestrator.redis.server import open_server as run_server
 from trio_orchestrator.redis.settings import read_target
 from trio_orchestrator.redis.wire import pack, reader
+from trio_orchestrator.testing import run_virtual
 
 ADDRESS: Final = Address("scripted", 6379)
 Command = tuple[bytes, ...]
 Cut = Callable[[int], Sequence[int]]
 """From the length of a reply to the sizes of the pieces in which it leaves; the rest follows as one."""
+
+
+P = ParamSpec("P")
+
+
+def virtual(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Have a test run in virtual time: a hang and whatever is left behind fail it."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(functools.partial(test, *args, **kwargs))
+
+    return run
 
 
 # ---------------------------------------------------------------------------------------------------- replies

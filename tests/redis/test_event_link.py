@@ -150,6 +150,9 @@ async def test_a_refusal_names_the_rule_and_spares_the_others(autojump_clock: tr
 
     async with opened() as (scripted, _server, link):
         scripted.refuse, scripted.latency = refuse, 0.1
+        await _refused(link, ("other", "no"), Ear(), "'&no'")
+        await settle()
+        assert subscribed(scripted) == set()
         fine, bad, mixed = Ear(), Ear(), Ear()
         await link.subscribe(channels("old"), Ear())
         async with trio.open_nursery() as nursery:
@@ -333,6 +336,54 @@ async def test_a_silent_server_ends_the_waiting_and_nothing_stays(autojump_clock
         assert len([words for words in asked(scripted) if words[0] != b"PING"]) <= 4
 
 
+async def test_what_was_asked_on_a_doubted_connection_is_not_asked_on_the_next(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with opened(command_timeout=1, silent_after=1, keepalive=1) as (scripted, _server, link):
+        ear = Ear()
+        await link.subscribe(channels("a"), ear)
+        session = listener(scripted)
+        session.stall()
+        scripted.connect_delay = 4
+        await trio.sleep(3)
+        assert link.statistics().doubted
+        with pytest.raises(CallTimeoutError):
+            await link.subscribe(channels("b"), ear)
+        assert link.statistics().doubted
+        await trio.sleep(5)
+        session.stall(on=False)
+        await settle()
+        assert subscribed(scripted) == {*channels("a")}
+        assert [words for words in asked(scripted) if b"b" in words] == []
+
+
+async def test_what_is_left_and_wanted_again_meanwhile_stays(autojump_clock: trio.abc.Clock) -> None:
+    async with opened() as (scripted, _server, link):
+        one, two = Ear(), Ear()
+        await link.subscribe(channels("a"), one)
+        await settle()
+        scripted.latency = 0.5
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.subscribe, channels("b"), one)
+            await trio.testing.wait_all_tasks_blocked()
+            link.unsubscribe(channels("a"), one)
+            await link.subscribe(channels("a"), two)
+        assert subscribed(scripted) == {*channels("a", "b")}
+        assert len(scripted.ran("SUBSCRIBE")) == 2
+        assert scripted.ran("UNSUBSCRIBE") == []
+
+
+async def test_all_connections_of_a_server_are_dropped_together(autojump_clock: trio.abc.Clock) -> None:
+    async with opened() as (scripted, server, link):
+        ear, own = Ear(), server.add_event_link("own")
+        await link.subscribe(channels("a"), ear)
+        await own.subscribe([Topic(PATTERN, b"*")], ear)
+        server.drop(ConnectionError("another one is the master"))
+        await settle()
+        assert len(scripted.sessions) == 6
+        assert len(ear.gaps) == 2
+
+
 async def test_a_refused_connection_is_raised_and_another_one_tried(autojump_clock: trio.abc.Clock) -> None:
     async with open_scripted() as scripted, open_server(scripted) as server:
         scripted.password = "new"
@@ -382,6 +433,7 @@ async def test_invalidations_are_told_to_those_who_track(autojump_clock: trio.ab
         assert cache.heard == [[b"invalidate", [b"k1", b"k2"]], [b"invalidate", None]]
         listener(scripted).kill()
         await settle()
+        await link.subscribe(channels("b"), other)
         assert len(cache.gaps) == 1
         assert await link.redirect_id() == 2
         link.untrack(cache)

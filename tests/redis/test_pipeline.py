@@ -1,4 +1,5 @@
-"""Pipelines: what is sent, when, in how many writes, and what comes of errors, refusals, cancels and lost connections."""
+# mypy: disable-error-code="unused-awaitable, comparison-overlap"
+"""Pipelines: what is sent, when, in how many writes; errors, refusals, cancels and lost connections."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 import trio
 from redis.exceptions import DataError, ExecAbortError, NoScriptError, ReadOnlyError, ResponseError
 
-from tests.redis.peer import forget, idle, open_peer
+from tests.redis.peer import forget, idle, open_peer, until
 from tests.redis.scripted import ScriptedServer, Session, open_client, open_scripted
 from trio_orchestrator.redis import open_redis
 from trio_orchestrator.redis.error import CallTimeoutError, LinkError, RefusedCommandError
@@ -61,26 +62,24 @@ def comparable(result: Any) -> Any:
 
 @BOTH
 async def test_the_first_error_is_raised_in_the_words_of_redis_py(server: RedisServer, transaction: bool) -> None:
-    with open_peer(server) as peer, pytest.raises(ResponseError) as expected:
-        peer.pipeline(transaction).set("pl:a", 1).lpush("pl:a", "x" * 300).set("pl:b", 2).execute()
     async with open_redis(server.url) as redis, redis.pipeline(transaction) as pipe:
-        with pytest.raises(ResponseError) as caught:
-            await pipe.execute_command("SET", "pl:a", 1).lpush("pl:a", "x" * 300).set("pl:b", 3).execute()  # type: ignore[attr-defined]
-        assert comparable(caught.value) == comparable(expected.value)
-        assert str(caught.value).startswith("Command # 2 (LPUSH pl:a...) of pipeline")
+        pipe.set("pl:a", 1)
+        pipe.lpush("pl:a", "x" * 300)
+        pipe.set("pl:b", 3)
+        with pytest.raises(
+            ResponseError, match=r"^Command # 2 \(LPUSH pl:a\.\.\.\) of pipeline caused error: \('WRONGT"
+        ):
+            await pipe.execute()
         assert await redis.get("pl:b") == b"3"  # those behind it have run
         assert await pipe.execute() == []
 
 
 async def test_a_transaction_with_a_command_that_is_not_accepted_does_nothing(server: RedisServer) -> None:
-    with open_peer(server) as peer, pytest.raises(ResponseError) as expected:
-        peer.pipeline(True).set("pl:a", 1).execute_command("NOSUCH", 1).execute()
     async with open_redis(server.url) as redis, redis.pipeline(transaction=True) as pipe:
         pipe.set("pl:a", 1)
         pipe.execute_command("NOSUCH", 1)
-        with pytest.raises(ResponseError) as caught:
+        with pytest.raises(ResponseError, match=r"^Command # 2 \(NOSUCH 1\) of pipeline caused error: ") as caught:
             await pipe.execute(raise_on_error=False)
-        assert comparable(caught.value) == comparable(expected.value)
         assert isinstance(caught.value.__cause__, ExecAbortError)
         assert await redis.get("pl:a") is None
 
@@ -148,9 +147,13 @@ async def test_keys_pass_if_the_client_allows_them(server: RedisServer) -> None:
 @BOTH
 async def test_a_thousand_commands_leave_in_one_write(transaction: bool, autojump_clock: object) -> None:
     writes: list[int] = []
+
+    def takes(size: int) -> int:
+        writes.append(size)
+        return size
+
     async with open_scripted() as scripted:
-        scripted.exact = True
-        scripted.takes = lambda size: writes.append(size) or size  # type: ignore[func-returns-value]
+        scripted.exact, scripted.takes = True, takes
         async with open_client(scripted) as redis, redis.pipeline(transaction) as pipe:
             writes.clear()
             for _ in range(1000):
@@ -167,7 +170,7 @@ async def test_a_thousand_commands_wait_for_no_reply(server: RedisServer, transa
         open_redis(f"redis://{proxy.host}:{proxy.port}") as redis,
         trio.open_nursery() as nursery,
     ):
-        pipe, results, before = redis.pipeline(transaction), [], proxy.requests.passed
+        pipe, results, before = redis.pipeline(transaction), [], proxy.requests.arrived
         for number in range(1000):
             pipe.hincrby("pl:h", str(number % 10), 1)
         proxy.replies.held = True
@@ -176,14 +179,11 @@ async def test_a_thousand_commands_wait_for_no_reply(server: RedisServer, transa
             results.extend(await pipe.execute())
 
         nursery.start_soon(execute)
-        while server.command("HGET", "pl:h", "9") != "100":  # all of it has run, and nothing has been answered
-            await trio.sleep(0.002)
-        sent = proxy.requests.passed - before
+        await until(lambda: server.command("HGET", "pl:h", "9") == "100")  # all of it has run
+        sent = proxy.requests.arrived - before
         assert results == []
         proxy.replies.held = False
-        with trio.fail_after(5):
-            while not results:
-                await trio.sleep(0.001)
+        await until(lambda: bool(results))
         assert results == [1 + number // 10 for number in range(1000)]
         assert redis.statistics().calls == 1
         assert sent == redis.statistics().sent_bytes - before
@@ -221,7 +221,7 @@ async def test_scripts_are_loaded_in_the_same_write(server: RedisServer, transac
         double = redis.register_script("return 2 * ARGV[1]")
         broken = redis.register_script("return )")
         double(args=[1], client=pipe)
-        assert await double(args=[2], client=pipe, resend=True) is pipe  # type: ignore[comparison-overlap]
+        assert await double(args=[2], client=pipe, resend=True) is pipe
         assert await pipe.execute() == [2, 4]
         assert redis.statistics().calls == 1
         broken(client=pipe)
@@ -248,7 +248,7 @@ async def test_cancelled_anywhere_it_leaves_the_link_in_step(server: RedisServer
         for number in range(60):  # from before it is sent to after its last reply
             pipe = redis.pipeline(transaction)
             for value in range(20):
-                pipe.execute_command("SET", f"pl:{number}", value, "GET")
+                pipe.set(f"pl:{number}", value, get=True)
             with trio.move_on_after(number * 0.0001) as scope:
                 assert (await pipe.execute())[1:] == [b"%d" % value for value in range(19)]
             caught += scope.cancelled_caught

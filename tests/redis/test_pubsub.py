@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import trio
-from redis.exceptions import DataError, NoPermissionError
+from redis.backoff import ConstantBackoff
+from redis.exceptions import AuthenticationError, DataError, NoPermissionError
 
 from tests.redis.scripted import Push, ScriptedServer, open_client, open_scripted
 from trio_orchestrator.redis import Redis, open_redis
@@ -117,7 +118,7 @@ async def test_what_the_acl_forbids_is_named(redis_server: RedisServer, kind: st
 
 async def test_after_a_restart_nothing_is_lost_from_the_gap_on() -> None:
     """Many listeners, one publisher; the server goes and comes back."""
-    async with open_redis_server() as server, open_redis(server.url) as redis:
+    async with open_redis_server() as server, open_redis(server.url, reconnect=ConstantBackoff(0.02)) as redis:
         async with trio.open_nursery() as nursery:
             reports: list[list[Any]] = [[] for _ in range(8)]
             for number, heard in enumerate(reports):
@@ -350,6 +351,9 @@ def test_a_pubsub_that_is_cancelled_anywhere_leaves_nothing(shared: bool) -> Non
                     await sub.psubscribe("p*")
                     await sub.unsubscribe("a")
                     assert sub.statistics().topics == 2
+            if not shared:
+                assert all(end.closed for end in scripted.ends[1:]), "closed when the block is left"
+                assert not redis._server._event_links
             await trio.sleep(20)
             assert [session.topics for session in scripted.sessions if session.alive and session.topics] == []
             assert sum(session.alive for session in scripted.sessions) <= (2 if shared else 1)
@@ -379,27 +383,42 @@ async def test_the_end_of_the_client_wakes_its_consumers(shared: bool, autojump_
         async with open_client(scripted) as redis:
             sub = redis.pubsub(shared=shared)
             await sub.__aenter__()
-            await sub.subscribe("a")
+            await sub.subscribe("a", "b")
             nursery.start_soon(_closed, sub)
             await trio.testing.wait_all_tasks_blocked()
+        await _closed(sub)
         await sub.__aexit__(None, None, None)
 
 
 async def _closed(sub: PubSub[Any]) -> None:
-    with pytest.raises(trio.ClosedResourceError):
-        await sub.receive()
+    for _ in range(3):
+        with pytest.raises(trio.ClosedResourceError):
+            await sub.receive()
 
 
-async def test_leaving_while_others_use_it(autojump_clock: trio.abc.Clock) -> None:
+@pytest.mark.parametrize("steps", range(5))
+async def test_leaving_while_others_use_it(steps: int, autojump_clock: trio.abc.Clock) -> None:
     async with open_scripted() as scripted, open_client(scripted) as redis, trio.open_nursery() as nursery:
         scripted.latency = 0.25
         async with redis.pubsub(shared=True) as sub:
             await sub.subscribe("a")
             nursery.start_soon(_closed, sub)
             nursery.start_soon(_not_subscribed, sub)
-            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
         await trio.sleep(5)
         assert [session.topics for session in scripted.sessions if session.topics] == []
+
+
+async def test_a_connection_that_was_refused_is_tried_anew(autojump_clock: trio.abc.Clock) -> None:
+    async with open_scripted() as scripted, open_client(scripted) as redis, redis.pubsub() as sub:
+        scripted.password = "new"
+        with pytest.raises(AuthenticationError):
+            await sub.subscribe("a")
+        scripted.password = ""
+        await sub.subscribe("a")
+        await _fill(scripted, 1)
+        assert (await sub.receive()).data == b"1"
 
 
 async def _not_subscribed(sub: PubSub[Any]) -> None:

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="unused-awaitable, comparison-overlap"
 """Optimistic locking: what is read, what is queued, who wins, and what is left on the connection."""
 
 from __future__ import annotations
@@ -219,7 +220,10 @@ async def test_the_results_are_those_of_redis_py(server: RedisServer) -> None:
     with open_peer(server) as peer:
         expected = peer.transaction(body, "tx:a"), peer.transaction(body, value_from_callable=True)
     async with open_redis(server.url) as redis:
-        assert (await redis.transaction(body, "tx:a"), await redis.transaction(body, value_from_callable=True)) == expected
+        assert (
+            await redis.transaction(body, "tx:a"),
+            await redis.transaction(body, value_from_callable=True),
+        ) == expected
 
 
 @pytest.mark.parametrize(("attempts", "within", "calls"), [(3, 10.0, 3), (1, 10.0, 1), (1e9, 0.0, 1)])

@@ -31,7 +31,8 @@ class Answers:
 
     def _pack_encoded(self, args: Sequence[Any]) -> bytes:
         try:
-            return pack((args[0], *map(self.encoder.encode, args[1:])))
+            encode = self.encoder.encode
+            return pack((args[0], *(encode(arg) if isinstance(arg, str) else arg for arg in args[1:])))
         except UnicodeEncodeError as error:
             raise DataError(f"arguments must be encodable as {self.encoder.encoding}: {error}") from error
 

@@ -179,7 +179,7 @@ def abort_reason(abort: Exception) -> Exception:
 def annotated(error: Exception, number: int, args: Sequence[Any]) -> Exception:
     """Return the error with the number and the text of its command in its message, as redis-py words it."""
     command = _words.truncate_text(" ".join(map(_words.safe_str, args)))
-    error.args = (f"Command # {number} ({command}) of pipeline caused error: {error.args[0]}", *error.args[1:])
+    error.args = (f"Command # {number} ({command}) of pipeline caused error: {error.args}", *error.args[1:])
     return error
 
 

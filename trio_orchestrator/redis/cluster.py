@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from types import CoroutineType
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final, overload
 
 import trio
 from redis.backoff import AbstractBackoff
@@ -16,10 +16,12 @@ from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.answer import Answers
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.client import Redis
+from trio_orchestrator.redis.cluster_events import ClusterEvents, MakeConnector
 from trio_orchestrator.redis.command import Kind, Route, kind_of_call
 from trio_orchestrator.redis.dedicated import DedicatedRedis
 from trio_orchestrator.redis.error import LinkError
 from trio_orchestrator.redis.fanout import Fanout, fanout_of
+from trio_orchestrator.redis.inbox import Overflow
 from trio_orchestrator.redis.journey import Speak, speak_shared, travel
 from trio_orchestrator.redis.key import keys_of
 from trio_orchestrator.redis.link import LinkStatistics
@@ -27,11 +29,13 @@ from trio_orchestrator.redis.method import Commands
 from trio_orchestrator.redis.node import Node
 from trio_orchestrator.redis.pipeline import Pipeline
 from trio_orchestrator.redis.posting import Posted
+from trio_orchestrator.redis.pubsub import Message, PubSub
 from trio_orchestrator.redis.router import Aim, Router
 from trio_orchestrator.redis.scan import Scan
 from trio_orchestrator.redis.selection import aims_of, chosen_aims, find_address
 from trio_orchestrator.redis.slot import SLOTS, one_slot, slot_of
 from trio_orchestrator.redis.split import ClusterHost
+from trio_orchestrator.redis.subscription import Gap
 from trio_orchestrator.redis.transaction import Body, Transaction
 from trio_orchestrator.redis.walk import Walk
 
@@ -78,10 +82,12 @@ class RedisCluster(Commands):
     an address ("host:port"), or a list of these. Where answers cannot be joined (`INFO`), several come as a dict.
     """
 
-    def __init__(self, router: Router, answers: Answers, allowed: frozenset[str]) -> None:
+    def __init__(self, router: Router, answers: Answers, allowed: frozenset[str], connect: MakeConnector) -> None:
         super().__init__(answers)
         self._router = router
         self._allowed = allowed
+        self._connect = connect
+        self._events = ClusterEvents(router, connect)
 
     # ------------------------------------------------------------------------------------------- one command
 
@@ -327,6 +333,35 @@ class RedisCluster(Commands):
     def dedicated(self, key: Any) -> DedicatedRedis:
         """Return a client on a connection of its own to the node of a key: `async with redis.dedicated("a") as d`."""
         return self.on(key=key).dedicated()
+
+    @overload
+    def pubsub(
+        self, *, shared: bool = False, buffer: float = 1000, overflow: Overflow = "raise", gaps: Literal[False] = False
+    ) -> PubSub[Message]: ...
+
+    @overload
+    def pubsub(
+        self, *, gaps: bool, shared: bool = False, buffer: float = 1000, overflow: Overflow = "raise"
+    ) -> PubSub[Message | Gap]: ...
+
+    def pubsub(
+        self, *, shared: bool = False, buffer: float = 1000, overflow: Overflow = "raise", gaps: bool = False
+    ) -> PubSub[Any]:
+        """Return a set of subscriptions, to be entered: `async with redis.pubsub() as sub`. See `PubSub`.
+
+        Channels and patterns are heard at any node, and at another one if that is lost. Shard channels are heard at the
+        node that serves their slot, over one connection a slot; when that moves they are subscribed to again, and that
+        is a gap. Keyspace notifications are told by each node for itself: use `pubsub` of `on(address=...)`.
+
+        Args:
+            shared: Whether it listens on the event connections that all of the client share, instead of its own.
+            buffer: So many messages are kept until they are taken, >= 1; `math.inf`: all of them.
+            overflow: What happens to those beyond: "raise", "drop_oldest" or "drop_newest", as for `Redis`.
+            gaps: Whether a `Gap` comes between the messages where a connection was lost.
+        """
+        events = self._events if shared else ClusterEvents(self._router, self._connect)
+        encoder = self._answers.encoder
+        return PubSub(events.route, encoder, owned=not shared, buffer=buffer, overflow=overflow, gaps=gaps)
 
     def statistics(self) -> ClusterStatistics:
         """Return the figures so far."""

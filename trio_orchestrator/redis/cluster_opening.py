@@ -15,7 +15,6 @@ from trio_orchestrator.redis.answer import Answers
 from trio_orchestrator.redis.cluster import RedisCluster
 from trio_orchestrator.redis.connector import Connector, Resolve
 from trio_orchestrator.redis.handshake import Handshake
-from trio_orchestrator.redis.node import MakeServer
 from trio_orchestrator.redis.option import ClientOptions, Plan, read_plan
 from trio_orchestrator.redis.pipe import SocketDial
 from trio_orchestrator.redis.router import Router
@@ -26,18 +25,24 @@ ReadFrom: TypeAlias = Literal["master", "replica", "any"]
 _READ_FROM: Final = ("master", "replica", "any")
 
 
-def _server_maker(plan: Plan) -> MakeServer:
-    target = plan.target
-    settings = replace(plan.settings, reconnect_on=_never)  # another node is the router's affair
-    dial = SocketDial(target.tls, settings.keepalive)
+class _Maker:
+    """Makes what speaks with the nodes."""
 
-    def make(address: Address, resolve: Resolve, reads: bool) -> Server:
+    def __init__(self, plan: Plan) -> None:
+        self._target = plan.target
+        self._settings = replace(plan.settings, reconnect_on=_never)  # another node is the router's affair
+        self._dial = SocketDial(plan.target.tls, plan.settings.keepalive)
+        self._dedicated = plan.dedicated
+
+    def connector(self, name: str, resolve: Resolve, *, reads: bool = False) -> Connector:
         first = (("READONLY",),) if reads else ()
-        handshake = Handshake(target.credentials, name=target.name, first=first)
-        name = f"{'replica' if reads else 'node'} at {address}"
-        return Server(name, Connector(name, resolve, dial, handshake, settings), settings, dedicated=plan.dedicated)
+        handshake = Handshake(self._target.credentials, name=self._target.name, first=first)
+        return Connector(name, resolve, self._dial, handshake, self._settings)
 
-    return make
+    def server(self, address: Address, resolve: Resolve, reads: bool) -> Server:
+        name = f"{'replica' if reads else 'node'} at {address}"
+        connector = self.connector(name, resolve, reads=reads)
+        return Server(name, connector, self._settings, dedicated=self._dedicated)
 
 
 def _never(_error: ResponseError) -> bool:
@@ -45,10 +50,11 @@ def _never(_error: ResponseError) -> bool:
 
 
 async def _open(plan: Plan, seeds: Sequence[Address], read_from: ReadFrom) -> AsyncGenerator[RedisCluster, None]:
+    maker = _Maker(plan)
     router = Router(
         f"cluster at {', '.join(map(str, seeds))}",
         seeds,
-        _server_maker(plan),
+        maker.server,
         plan.settings,
         tls=plan.target.tls is not None,
         read_from=read_from,
@@ -62,7 +68,7 @@ async def _open(plan: Plan, seeds: Sequence[Address], read_from: ReadFrom) -> As
     async with open_block(close) as block:
         await block.nursery.start(router.fleet.run, router.run)
         await router.begin(plan.wait)
-        yield RedisCluster(router, Answers(plan.target), plan.allowed)
+        yield RedisCluster(router, Answers(plan.target), plan.allowed, maker.connector)
 
 
 _opened = asynccontextmanager(_open)

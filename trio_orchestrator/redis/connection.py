@@ -9,7 +9,15 @@ from typing import Any, TypeAlias, final
 import hiredis
 import redis.exceptions
 import trio
-from trio.lowlevel import Abort, Task, checkpoint_if_cancelled, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import (
+    Abort,
+    Task,
+    checkpoint_if_cancelled,
+    current_task,
+    enable_ki_protection,
+    reschedule,
+    wait_task_rescheduled,
+)
 
 from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.call import Call
@@ -83,12 +91,13 @@ class Connection:
         """Whether it has heard anything since it was made."""
         self.heard_at: float = trio.current_time()
         self.sent_at: float = self.heard_at
-        """When some of what had to wait for room was last taken: a server that reads is not silent."""
+        """When a part of what is too big to be sent at once was last taken: a server that reads is not silent."""
         self.cause: BaseException | None = None
         """Why it was lost; None while it lives."""
 
     # ---------------------------------------------------------------------------------------------- calls
 
+    @enable_ki_protection
     async def call(self, call: Call) -> Any:
         """Send a call and wait for its reply, or replies. The reply of one that is cancelled is thrown away.
 
@@ -164,6 +173,7 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------- its tasks
 
+    @enable_ki_protection
     async def run(self) -> None:
         """Read and write until the connection is lost, or this is cancelled; then close it."""
         try:
@@ -179,7 +189,7 @@ class Connection:
 
     async def _read(self) -> None:
         try:
-            while (data := await self._pipe.receive()) and self.cause is None:  # it may have been lost in this very step
+            while (data := await self._pipe.receive()) and self.cause is None:  # lost in this very step?
                 self._hear(data)
         except (OSError, trio.BrokenResourceError, redis.exceptions.InvalidResponse) as error:
             self.fail(error)
@@ -196,6 +206,7 @@ class Connection:
         if self._retiring:
             self._end_if_done()
 
+    @enable_ki_protection
     async def _write(self) -> None:
         try:
             while self.cause is None:  # it may have been woken to write in the very tick of the loss
@@ -222,7 +233,8 @@ class Connection:
             rest = self.conversation.rest[:CHUNK]
             self.conversation.took(len(rest))  # of a stream that breaks nobody knows how much
             await self._pipe.send(rest)
-        self.sent_at = trio.current_time()
+        if self.conversation.rest:
+            self.sent_at = trio.current_time()
 
     async def _park(self) -> None:
         self._parked = current_task()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import trio
-from redis.exceptions import PubSubError, RedisError
+from redis.exceptions import MovedError, PubSubError, RedisError
 
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connection import Connection
@@ -40,10 +40,20 @@ class EventLink:
         name: For events and errors.
         connector: Makes its connections, which are its own.
         settings: Bounds of time and number.
+        moved: Told that the server does not serve a shard channel any more; then the connection is made again, to
+            wherever the connector finds by then. None: the subscription ends.
     """
 
-    def __init__(self, name: str, connector: Connector, settings: LinkSettings) -> None:
+    def __init__(
+        self,
+        name: str,
+        connector: Connector,
+        settings: LinkSettings,
+        *,
+        moved: Callable[[Exception], None] | None = None,
+    ) -> None:
         self.name: str = name
+        self._moved = moved
         self._link = Link(name, connector.undecoded(name), settings, push=self._hear, ready=self._adopt)
         self._timeout = settings.command_timeout
         self._scope = trio.CancelScope()
@@ -197,7 +207,6 @@ class EventLink:
 
     def _answered(self, ask: Ask) -> None:
         self._asking.discard(ask)
-        self._subscriptions.reconsider(ask.topics)
         if ask.refusal is not None:
             self._refused(ask, ask.refusal)
         self._ask()
@@ -208,6 +217,8 @@ class EventLink:
         if not ask.subscribes:  # those messages come as before, and are told to nobody
             for topic in topics:
                 self._subscriptions.confirm(topic, subscribed=False)
+        elif self._moved is not None and isinstance(refusal, MovedError):
+            self._move(self._moved, refusal)
         elif len(topics) > 1:
             self._subscriptions.separate(topics)
         else:
@@ -223,7 +234,7 @@ class EventLink:
         """Subscribe again to all that is wanted."""
         if self._connection is not None:
             self._lost_at = min(self._lost_at, self._connection.heard_at)
-            self._owed |= self._subscriptions.sinks()
+            self._owed = self._subscriptions.sinks()
         self._connection = connection
         self._asking.clear()
         self._withdraw()
@@ -278,7 +289,15 @@ class EventLink:
         if ask is not None and ask.verb == verb and topic in ask.unconfirmed:
             ask.unconfirmed.remove(topic)
         elif not subscribed:  # the server did it by itself
-            self._refuse(topic, PubSubError(f"the server has ended the subscription to {name!r}: its slot has moved"))
+            error = PubSubError(f"the server has ended the subscription to {name!r}: its slot has moved")
+            if self._moved is not None:
+                self._move(self._moved, error)
+            else:
+                self._refuse(topic, error)
+
+    def _move(self, moved: Callable[[Exception], None], error: Exception) -> None:
+        moved(error)
+        self._link.drop(error)
 
     def _front(self) -> Ask | None:
         """Return the call whose pushes come now."""

@@ -40,7 +40,7 @@ class Inbox:
             ones are missing.
     """
 
-    __slots__ = ("_buffer", "_closed", "_items", "_lot", "_overflow", "dropped", "messages")
+    __slots__ = ("_buffer", "_items", "_lot", "_overflow", "closed", "dropped", "messages")
 
     def __init__(self, buffer: float, overflow: Overflow) -> None:
         if isinstance(buffer, bool) or not isinstance(buffer, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -53,7 +53,7 @@ class Inbox:
         self._overflow = overflow
         self._items: deque[list[Any] | Gap | Exception] = deque()
         self._lot = trio.lowlevel.ParkingLot()
-        self._closed = True
+        self.closed: bool = True
         self.messages: int = 0
         """How many messages wait."""
         self.dropped: int = 0
@@ -132,18 +132,18 @@ class Inbox:
 
     def open(self) -> None:
         """Begin to take things in."""
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
         """Throw away what is left; whoever waits is told. Sync."""
-        self._closed = True
+        self.closed = True
         self._items.clear()
         self.messages = 0
         self._lot.unpark_all()
 
     def check_open(self) -> None:
         """Raise unless it is open."""
-        if self._closed:
+        if self.closed:
             raise trio.ClosedResourceError(
                 "a pubsub can only be used inside its block: `async with redis.pubsub() as sub`"
             )

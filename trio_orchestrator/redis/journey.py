@@ -32,6 +32,9 @@ Speak: TypeAlias = Callable[[Node, Call], Awaitable[Any]]
 BACKOFF: Final[AbstractBackoff] = EqualJitterBackoff(cap=0.25, base=0.01)
 """Seconds until a call is sent again to a node that cannot answer it yet."""
 
+MOMENT: Final = 0.01
+"""Seconds that must be left for sending a call again."""
+
 DETOURS: Final = 5
 """So many redirections are followed at once; further ones only after a pause, since two nodes disagree."""
 
@@ -144,16 +147,19 @@ class Journey:
             node, asking = await self._next(node, error)
             self._sent = _again(self._call, asking)
             try:
-                return await self._attempt(node)
+                return await self._attempt(node, error)
             except FAILURES as failure:
                 error = failure
 
-    async def _attempt(self, node: Node) -> Any:
+    async def _attempt(self, node: Node, before: Exception) -> Any:
+        """Send the call; if the time is over meanwhile, raise that, or what was before if it was not even sent."""
         call = self._sent
         with trio.move_on_at(self._deadline):
             return await self._speak(node, call)
         sent = call.conversation is not None and call.conversation.has_sent(call)
-        raise CallTimeoutError(self._within, node.address, sent=sent)
+        if sent or isinstance(before, AskError):
+            raise CallTimeoutError(self._within, node.address, sent=sent) from before
+        raise before
 
     async def _next(self, node: Node | None, error: Exception) -> tuple[Node, bool]:
         """Return where the call goes next, and whether as an ASK; raise the error if it goes nowhere."""
@@ -215,7 +221,7 @@ class Journey:
             self._router.refresh_soon()
         delay = BACKOFF.compute(self._failures)
         self._failures += 1
-        if trio.current_time() + delay >= self._deadline:
+        if trio.current_time() + delay + MOMENT >= self._deadline:
             await trio.lowlevel.checkpoint()
             raise error
         with trio.move_on_after(delay):

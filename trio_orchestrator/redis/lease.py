@@ -7,6 +7,7 @@ from typing import final
 
 import trio
 from redis.exceptions import RedisError, ResponseError
+from trio.lowlevel import enable_ki_protection
 
 from trio_orchestrator.redis.connection import Connection
 from trio_orchestrator.redis.connector import Connector, LinkSettings, explained, may_pass
@@ -117,10 +118,12 @@ class Lease:
         self.dirty: bool = False
         """Whether something was left on the connection that the next one should not find."""
 
+    @enable_ki_protection
     async def __aenter__(self) -> Connection:
         self._connection = await self._leases.take(self)
         return self._connection
 
+    @enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:

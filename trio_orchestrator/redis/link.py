@@ -10,7 +10,7 @@ from typing import Any, cast, final
 
 import trio
 from redis.exceptions import RedisError, ResponseError
-from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task, wait_task_rescheduled
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task, enable_ki_protection, wait_task_rescheduled
 
 from trio_orchestrator.block import emit
 from trio_orchestrator.redis.address import Address
@@ -84,6 +84,7 @@ class Link:
         self.name: str = name
         self.connection: Connection | None = None
         self.outbox: Outbox = Outbox(settings.max_in_flight, settings.max_unsent)
+        self.outbox.moved = self._kick
         self._connector = connector
         self._settings = settings
         self._timeout = settings.command_timeout
@@ -110,6 +111,7 @@ class Link:
 
     # ---------------------------------------------------------------------------------------------- calls
 
+    @enable_ki_protection
     async def call(self, call: Call) -> Any:
         """Send a call and wait for its reply, at most `command_timeout`. A cancelled one leaves the link as it was.
 
@@ -143,6 +145,7 @@ class Link:
             return await again.wait()
         raise self._late(again)
 
+    @enable_ki_protection
     def post(self, call: Call) -> None:
         """Send a call behind everything that was sent before, without waiting for its reply. Sync.
 
@@ -178,6 +181,10 @@ class Link:
             self.outbox.add(call)
         elif (connection.conversation.row or not connection.send_at_once(call)) and self.outbox.add(call):
             connection.kick()
+
+    def _kick(self) -> None:
+        if self.connection is not None:
+            self.connection.kick()
 
     def _closed(self) -> trio.ClosedResourceError:
         return trio.ClosedResourceError(f"the block of {self.name} was left")
@@ -247,8 +254,7 @@ class Link:
     def _give_back(self, connection: Connection, again: list[Call]) -> None:
         self.outbox.put_back(again)
         self._lose(connection)
-        if self.connection is not None:
-            self.connection.kick()
+        self._kick()
 
     def _count_lost(self, connection: Connection, failed: list[Call]) -> None:
         counts, conversation = self._counts, connection.conversation
@@ -261,6 +267,7 @@ class Link:
 
     # --------------------------------------------------------------------------------------------- its task
 
+    @enable_ki_protection
     async def run(self, *, patience: float) -> None:
         """Connect, serve, and connect again, until it is cancelled; then every call has ended.
 
@@ -346,7 +353,8 @@ class Link:
             self._first.set()
             delay = 0
         elif self._on_reconnecting:
-            emit(self._on_reconnecting, RedisReconnecting(self.name, self._connector.trying, error, delay, failures + 1))
+            event = RedisReconnecting(self.name, self._connector.trying, error, delay, failures + 1)
+            emit(self._on_reconnecting, event)
         await trio.sleep(delay)
 
     def _adopt(self, connection: Connection, since: float, attempts: int) -> None:
@@ -376,6 +384,7 @@ class Link:
 
     # ------------------------------------------------------------------------------------------ its clocks
 
+    @enable_ki_protection
     async def _time_out(self) -> None:
         """End each call that has waited for `command_timeout`. One task for all: they end in the order they began."""
         while True:
@@ -406,10 +415,11 @@ class Link:
         sent = call.conversation is not None and call.conversation.has_sent(call)
         return CallTimeoutError(self._timeout, self._address or self.name, sent=sent)
 
+    @enable_ki_protection
     async def _watch(self) -> None:
         """Notice a server that is silent, and ask one that has had nothing to say for long."""
-        while True:
-            await trio.sleep_until(self._look())  # noqa: ASYNC110 - it looks at the clock
+        while True:  # noqa: ASYNC110 - it waits for the clock
+            await trio.sleep_until(self._look())
 
     def _look(self) -> float:
         """Look at the connection now; return when to look again. What starts later cannot be due before that."""

@@ -15,6 +15,7 @@ from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connector import Resolve
 from trio_orchestrator.redis.error import LinkError
+from trio_orchestrator.redis.event_link import EventLink
 from trio_orchestrator.redis.link import Link
 from trio_orchestrator.redis.server import Server
 from trio_orchestrator.redis.topology import Topology, parse_shards, parse_slots
@@ -171,6 +172,16 @@ class Fleet:
         node = self._nodes[address, reads] = Node(address, reads, self._make, self._troubled)
         self._nursery.start_soon(self._run, node, patience, name=node.server.name)
         return node
+
+    def listen(self, link: EventLink) -> None:
+        """Run an event connection, until it is closed or the block is left. Sync.
+
+        Raises:
+            trio.ClosedResourceError: The block was left.
+        """
+        if self.closed or self._nursery is None:
+            raise trio.ClosedResourceError("the block of the cluster's client was left")
+        self._nursery.start_soon(link.run, name=link.name)
 
     async def _run(self, node: Node, patience: float) -> None:
         try:

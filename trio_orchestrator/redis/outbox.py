@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import final
 
 from trio_orchestrator.redis.call import Call
@@ -27,7 +27,7 @@ class Outbox:
         size: So many bytes may be queued; one call may go over it.
     """
 
-    __slots__ = ("_calls", "_line", "_longest", "_ready", "_size", "size", "used")
+    __slots__ = ("_calls", "_line", "_longest", "_ready", "_size", "moved", "size", "used")
 
     def __init__(self, calls: float, size: float) -> None:
         self._calls = calls
@@ -35,6 +35,8 @@ class Outbox:
         self._ready: deque[Call] = deque()
         self._line: deque[Call] = deque()
         self._longest = _SHORT
+        self.moved: Callable[[], None] | None = None
+        """Called when some of those in line were queued: whoever sends may be asleep."""
         self.used: int = 0
         """How many calls have a place in the window."""
         self.size: int = 0
@@ -98,6 +100,8 @@ class Outbox:
                 self.count(call)
                 self._ready.append(call)
                 self.size += len(call.data)
+        if self.moved is not None and self._ready:
+            self.moved()
 
     def take(self) -> list[Call]:
         """Remove and return the next calls to write, a batch of them. Those given up meanwhile are dropped unsent."""

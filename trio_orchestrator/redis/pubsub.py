@@ -165,9 +165,9 @@ class PubSub(Generic[T]):
             raise
 
     def _undo(self, routed: dict[EventLink, list[Topic]], done: list[Topic]) -> None:
-        """Leave what was new, and forget what is not subscribed to."""
+        """Leave what was new, or all of it if the block was left; forget what is not subscribed to."""
         for link, topics in routed.items():
-            link.unsubscribe((topic for topic in topics if topic in done), self._ear)
+            link.unsubscribe((topic for topic in topics if topic in done or self._inbox.closed), self._ear)
             for topic in topics:
                 if not link.holds(topic, self._ear):
                     self._held.pop(topic, None)
@@ -176,8 +176,7 @@ class PubSub(Generic[T]):
         """Return which event connection is to carry what, and note it: whoever leaves has to know."""
         routed: dict[EventLink, list[Topic]] = {}
         for topic in topics:
-            held = self._held.get(topic)
-            link = self._held[topic] = self._route(topic) if held is None or held.closed else held
+            link = self._held[topic] = self._held.get(topic) or self._route(topic)
             self._links[link] = None
             routed.setdefault(link, []).append(topic)
         return routed

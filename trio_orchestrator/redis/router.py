@@ -133,6 +133,12 @@ class Router:
         masters = self.topology.masters
         return masters[next(self._turns) % len(masters)]
 
+    @property
+    def any_ready(self) -> Address:
+        """A node that is connected, each in turn; any node if none is."""
+        ready = [node.address for node in self.fleet.nodes if node.is_ready] or sorted(self.topology.nodes, key=str)
+        return ready[next(self._turns) % len(ready)]
+
     def first_slots(self) -> dict[Address, int]:
         """Return the masters, each with a slot that it serves, so that a call to it finds its successor."""
         slots: dict[Address, int] = {}

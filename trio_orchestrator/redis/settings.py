@@ -1,4 +1,4 @@
-"""A URL and some options, as redis-py understands them, turned into what a link needs. No error text holds a password."""
+"""A URL and some options, as redis-py understands them, turned into what a link needs. No error tells a password."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any, Final, cast, final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import redis.asyncio
-import redis.connection
+import redis.asyncio.connection
+import trio
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError
 
@@ -20,9 +21,10 @@ from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.handshake import Credentials
 
 SCHEMES: Final = ("redis", "rediss", "unix")
-_TLS: Final = frozenset(
-    f"ssl_{name}" for name in "ca_certs ca_path ca_data certfile keyfile password cert_reqs check_hostname".split()
-)
+_TLS: Final = {
+    "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cert_reqs",
+    "ssl_check_hostname",
+}  # fmt: skip
 _SHAPES: Final = ("decode_responses", "encoding", "encoding_errors", "legacy_responses", "protocol")
 _IN_URL: Final = _TLS | {*_SHAPES, "db", "username", "password", "client_name"}
 _FLAGS: Final = {
@@ -61,8 +63,8 @@ class Target:
 def read_target(url: str | None, **options: Any) -> Target:
     """Read a URL; what is given by name counts more than what stands in it.
 
-    Without a URL that is the environment's: `REDIS_URL`, or `REDIS_HOST`, `REDIS_PORT`, `REDIS_DB`, `REDIS_USERNAME` and
-    `REDIS_PASSWORD`, of which an empty one counts as none.
+    Without a URL that is the environment's: `REDIS_URL`, or `REDIS_HOST`, `REDIS_PORT`, `REDIS_DB`, `REDIS_USERNAME`
+    and `REDIS_PASSWORD`, of which an empty one counts as none.
 
     Raises:
         TypeError: An option is of the wrong type.
@@ -87,14 +89,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _from_url(where: str, url: str) -> dict[str, Any]:
+def _from_url(where: str, url: object) -> dict[str, Any]:
     """Return what redis-py makes of a URL, and whether it wants TLS; refuse what redis-py would leave out silently."""
     if not isinstance(url, str):
         raise TypeError(f"{where} must be a str, got {type(url).__name__}")
     parts = _split(where, url)
     _check_options(where, parts)
     try:
-        kwargs: dict[str, Any] = dict(redis.connection.parse_url(url))
+        kwargs: dict[str, Any] = {**redis.asyncio.connection.parse_url(url)}
     except ValueError as error:  # its texts name the option, and quote nothing
         raise ValueError(f"{where} must be well-formed: {error}") from None
     kwargs.pop("connection_class", None)
@@ -107,10 +109,9 @@ def _split(where: str, url: str) -> SplitResult:
         raise ValueError(f"{where} must begin with redis://, rediss:// or unix://")
     try:
         parts = urlsplit(url)
-        bad = parts.port == 0
+        if parts.port == 0 or "#" in url:
+            raise ValueError
     except ValueError:  # its text may quote what stands before an unquoted / in a password
-        bad = True
-    if bad or "#" in url:
         raise ValueError(f"{where} must have a host and a port that are well-formed, and no #; {_QUOTE}") from None
     if parts.scheme == "unix":
         if parts.hostname or parts.path in ("", "/"):
@@ -151,12 +152,12 @@ def _target(kwargs: dict[str, Any], named: Mapping[str, Any]) -> Target:
         encoding=encoder.encoding,
         encoding_errors=encoder.encoding_errors,
         shapes={name: template.get_connection_kwargs()[name] for name in _SHAPES},
-        callbacks=cast("Mapping[str, Callable[..., Any]]", template.response_callbacks),
+        callbacks=template.response_callbacks,
         encoder=encoder,
     )
 
 
-def _template(kwargs: Mapping[str, Any]) -> redis.asyncio.Redis:
+def _template(kwargs: Mapping[str, Any]) -> Any:
     """Return a client of redis-py that is never connected: it knows how answers are to look."""
     chosen = {name: kwargs[name] for name in _SHAPES if name in kwargs}
     if str(chosen.get("protocol", 3)) != "3":
@@ -222,6 +223,7 @@ def _credentials(kwargs: Mapping[str, Any], named: Mapping[str, Any]) -> Credent
 
 def _always(fixed: tuple[str, ...]) -> Credentials:
     async def ask() -> tuple[str, ...]:
+        await trio.lowlevel.checkpoint()
         return fixed
 
     return ask
@@ -232,6 +234,7 @@ def _asked(provider: CredentialProvider) -> Credentials:
     waits = type(provider).get_credentials_async is not CredentialProvider.get_credentials_async
 
     async def ask() -> tuple[str, ...]:
+        await trio.lowlevel.checkpoint()
         try:
             told = tuple(await provider.get_credentials_async() if waits else provider.get_credentials())
         except Exception as error:

@@ -183,10 +183,6 @@ class Subscriptions:
     def separate(self, topics: Iterable[Topic]) -> None:
         """Have topics that were refused together asked for one by one: then it shows which was meant."""
         self._alone.update(topics)
-        self.reconsider(topics)
-
-    def reconsider(self, topics: Iterable[Topic]) -> None:
-        """See, at the next `orders`, whether what is confirmed of some topics is what is wanted."""
         self._changed.update(dict.fromkeys(topics))
 
     def reset(self) -> None:

@@ -44,7 +44,7 @@ def pack(args: Sequence[Any]) -> bytes:
     try:
         data = _pack(tuple(args))
     except TypeError:
-        return _pack_rest(args)
+        data = _pack_rest(args)
     except UnicodeEncodeError as error:
         raise redis.exceptions.DataError(f"arguments must be encodable as UTF-8: {error}") from error
     if len(data) > LARGEST:
@@ -64,5 +64,13 @@ def _pack_rest(args: Sequence[Any]) -> bytes:
 
 def _check_sizes(args: Sequence[Any]) -> None:
     for arg in args:
-        if isinstance(arg, (str, bytes, bytearray)) and len(arg) >= LARGEST:
-            raise redis.exceptions.DataError(f"arguments must be shorter than 512 MB, got one of {len(arg)} bytes")
+        size = _size(arg)
+        if size >= LARGEST:
+            raise redis.exceptions.DataError(f"arguments must be shorter than 512 MB, got one of {size} bytes")
+
+
+def _size(arg: Any) -> int:
+    """Return the length of an argument in bytes; 0 for a number."""
+    if isinstance(arg, str):
+        return len(arg.encode())
+    return memoryview(cast("bytes", arg)).nbytes if isinstance(arg, (bytes, bytearray, memoryview)) else 0

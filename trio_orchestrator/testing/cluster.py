@@ -176,6 +176,8 @@ def _is_well(node: RedisServer, size: int) -> bool:
     cluster = node.info_of("CLUSTER", "INFO")
     if (cluster["cluster_state"], cluster["cluster_known_nodes"]) != ("ok", str(size)):
         return False
+    if len(node.command("CLUSTER", "LINKS")) < 2 * (size - 1):  # one restarted hears no votes while others lack theirs
+        return False
     return node.info("replication").get("master_link_status", "up") == "up" and not _has_lost(node)
 
 
