@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 import trio
@@ -27,8 +28,8 @@ BOUND = 5.0
 async def until(condition: Callable[[], object], within: float = BOUND) -> None:
     """Wait, bounded, for what a real server does in its own time."""
     with trio.fail_after(within):
-        while not condition():
-            await trio.sleep(0.005)  # noqa: ASYNC110 - a real server
+        while not condition():  # noqa: ASYNC110 - it is asked, it does not tell
+            await trio.sleep(0.005)
 
 
 class Failovers(Instrument):
@@ -99,10 +100,9 @@ async def test_commands_go_to_the_master_of_their_key(redis_cluster: RedisCluste
         assert await redis.dbsize() == 12
         assert await redis.ping() is True
         roles = await redis.execute_command("ROLE", target_nodes="all")
-        assert {where: role[0] for where, role in roles.items()} == {
-            **{f"127.0.0.1:{node.port}": "master" for node in redis_cluster.masters},
-            **{f"127.0.0.1:{node.port}": "slave" for node in redis_cluster.replicas},
-        }
+        masters = {f"127.0.0.1:{node.port}" for node in redis_cluster.masters}
+        assert masters == {where for where, (role, *_) in roles.items() if role == "master"}
+        assert set(roles) - masters <= {f"127.0.0.1:{node.port}" for node in redis_cluster.replicas}
         script = redis.register_script("return redis.call('get', KEYS[1]) .. ARGV[1]")
         assert [await script(keys=[key], args=["y"]) for key in keys] == ["xy"] * 12
         assert await redis.blpop(["nothing"], timeout=0.02) is None
@@ -243,7 +243,7 @@ async def test_a_pipeline_over_all_nodes_answers_in_order(redis_cluster: RedisCl
     async with open_redis_cluster(redis_cluster.url, decode_responses=True) as redis:
         await redis.set("list", "not a list")
         before = sum(node.link.calls for node in redis.statistics().nodes)
-        pipe = redis.pipeline()
+        pipe: Any = redis.pipeline()
         for number, key in enumerate(keys):
             pipe.set(key, number)
             pipe.incr(key)
@@ -524,6 +524,6 @@ async def test_a_node_is_named_by_one_of_three(redis_cluster: RedisClusterServer
     async with open_redis_cluster(redis_cluster.url) as redis:
         for wrong in ({}, {"key": "a", "slot": 1}, {"slot": 16384}, {"address": "nowhere:1"}):
             with pytest.raises(ValueError, match=r"^(key|slot|address) must be"):
-                redis.on(**wrong)  # type: ignore[arg-type]
+                redis.on(**wrong)
         (replica, *_) = redis_cluster.replicas
         assert (await redis.on(address=f"127.0.0.1:{replica.port}").role())[0] == b"slave"

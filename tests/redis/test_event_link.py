@@ -342,6 +342,7 @@ async def test_what_was_asked_on_a_doubted_connection_is_not_asked_on_the_next(
     async with opened(command_timeout=1, silent_after=1, keepalive=1) as (scripted, _server, link):
         ear = Ear()
         await link.subscribe(channels("a"), ear)
+        await trio.testing.wait_all_tasks_blocked()  # the PING was answered too
         session = listener(scripted)
         session.stall()
         scripted.connect_delay = 4
@@ -434,6 +435,7 @@ async def test_invalidations_are_told_to_those_who_track(autojump_clock: trio.ab
         listener(scripted).kill()
         await settle()
         await link.subscribe(channels("b"), other)
+        await trio.testing.wait_all_tasks_blocked()
         assert len(cache.gaps) == 1
         assert await link.redirect_id() == 2
         link.untrack(cache)
@@ -491,7 +493,7 @@ def test_a_subscription_that_is_cancelled_anywhere_leaves_nothing(loses: bool) -
             assert is_idle(link)
             assert subscribed(scripted) == set()
 
-    assert cancelled_everywhere(scenario, seeds=range(3)) >= 12
+    assert cancelled_everywhere(scenario, seeds=range(2)) >= 8
 
 
 async def _lose(scripted: ScriptedServer) -> None:
@@ -514,7 +516,7 @@ def test_two_tasks_that_subscribe_the_same_sink_do_not_undo_each_other() -> None
     assert cancelled_everywhere(scenario, seeds=range(2)) >= 4
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_the_server_ends_up_with_what_is_wanted(seed: int) -> None:
     """Tasks that subscribe, unsubscribe and are cancelled at random, on connections that are lost and doubted."""
 

@@ -167,25 +167,6 @@ def test_enough_is_compared(runs: dict[str, Run], options: str) -> None:
     assert len(groups) >= 14
 
 
-MODULES: Final = ("json", "ts", "ft", "bf", "cf", "cms", "topk", "tdigest", "vset")
-
-
-def of_modules(client: Any, callbacks: Mapping[str, Any]) -> dict[str, str]:
-    """No server here has modules, so only what their answers go through is compared: it is chosen when they are made."""
-    for name in MODULES:
-        getattr(client, name)()
-    return {name: callback.__qualname__ for name, callback in callbacks.items() if "." in name}
-
-
-@pytest.mark.parametrize("legacy", [True, False])
-async def test_the_answers_of_modules_go_through_the_same(redis_server: RedisServer, legacy: bool) -> None:
-    theirs = redis.asyncio.Redis(legacy_responses=legacy)
-    async with open_redis(redis_server.url, legacy_responses=legacy) as ours:
-        expected = of_modules(theirs, theirs.response_callbacks)  # type: ignore[arg-type]
-        assert of_modules(ours, ours._answers._callbacks) == expected
-        assert len(expected) > 40
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [

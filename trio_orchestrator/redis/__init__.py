@@ -29,6 +29,8 @@ from trio_orchestrator.redis.pipeline import Pipeline as Pipeline
 from trio_orchestrator.redis.pubsub import Message as Message
 from trio_orchestrator.redis.pubsub import PubSub as PubSub
 from trio_orchestrator.redis.pubsub import PubSubStatistics as PubSubStatistics
+from trio_orchestrator.redis.pubsub import keyevent_channel as keyevent_channel
+from trio_orchestrator.redis.pubsub import keyspace_channel as keyspace_channel
 from trio_orchestrator.redis.script import Script as Script
 from trio_orchestrator.redis.subscription import Gap as Gap
 from trio_orchestrator.redis.transaction import Transaction as Transaction

@@ -186,5 +186,5 @@ def annotated(error: Exception, number: int, args: Sequence[Any]) -> Exception:
 def raise_first(batch: Sequence[Queued], replies: Sequence[Any]) -> None:
     """Raise the first error among the replies, annotated; if there is none, return."""
     for number, reply in enumerate(replies, 1):
-        if isinstance(reply, ResponseError):
+        if isinstance(reply, Exception):
             raise annotated(reply, number, batch[number - 1].args)

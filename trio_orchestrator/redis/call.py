@@ -28,6 +28,8 @@ class Call:
     """Nobody waits: it is sent all the same, and its reply is thrown away."""
     resend: bool = False
     """Whether it may be sent again after it may have run."""
+    tried: bool = False
+    """Whether it was sent on a connection that was lost, so that it may have run, and is sent again."""
     atomic: bool = True
     """Whether the server runs all of it or nothing, so that a part of it that was sent has done nothing."""
     counted: bool = False

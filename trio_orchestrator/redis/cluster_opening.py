@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, Unpack
@@ -16,7 +16,7 @@ from trio_orchestrator.redis.cluster import RedisCluster
 from trio_orchestrator.redis.connector import Connector, Resolve
 from trio_orchestrator.redis.handshake import Handshake
 from trio_orchestrator.redis.option import ClientOptions, Plan, read_plan
-from trio_orchestrator.redis.pipe import SocketDial
+from trio_orchestrator.redis.pipe import Dial, SocketDial
 from trio_orchestrator.redis.router import Router
 from trio_orchestrator.redis.server import Server
 from trio_orchestrator.redis.settings import Target, read_target
@@ -28,10 +28,10 @@ _READ_FROM: Final = ("master", "replica", "any")
 class _Maker:
     """Makes what speaks with the nodes."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, dial: Dial) -> None:
         self._target = plan.target
         self._settings = replace(plan.settings, reconnect_on=_never)  # another node is the router's affair
-        self._dial = SocketDial(plan.target.tls, plan.settings.keepalive)
+        self._dial = dial
         self._dedicated = plan.dedicated
 
     def connector(self, name: str, resolve: Resolve, *, reads: bool = False) -> Connector:
@@ -49,8 +49,10 @@ def _never(_error: ResponseError) -> bool:
     return False
 
 
-async def _open(plan: Plan, seeds: Sequence[Address], read_from: ReadFrom) -> AsyncGenerator[RedisCluster, None]:
-    maker = _Maker(plan)
+async def _open(
+    plan: Plan, seeds: Sequence[Address], read_from: ReadFrom, dial: Dial
+) -> AsyncGenerator[RedisCluster, None]:
+    maker = _Maker(plan, dial)
     router = Router(
         f"cluster at {', '.join(map(str, seeds))}",
         seeds,
@@ -71,7 +73,9 @@ async def _open(plan: Plan, seeds: Sequence[Address], read_from: ReadFrom) -> As
         yield RedisCluster(router, Answers(plan.target), plan.allowed, maker.connector)
 
 
-_opened = asynccontextmanager(_open)
+open_planned: Callable[[Plan, Sequence[Address], ReadFrom, Dial], AbstractAsyncContextManager[RedisCluster]]
+open_planned = asynccontextmanager(_open)
+"""Open a client whose arguments are checked: `async with open_planned(plan, seeds, read_from, dial) as redis`."""
 
 
 def open_redis_cluster(
@@ -106,7 +110,8 @@ def open_redis_cluster(
     plan = read_plan(urls[0] if urls else None, options)
     seeds = [plan.target.address, *(_checked(read_target(url)).address for url in urls[1:])]
     _checked(plan.target)
-    return _opened(plan, list(dict.fromkeys(seeds)), read_from)
+    dial = SocketDial(plan.target.tls, plan.settings.keepalive)
+    return open_planned(plan, list(dict.fromkeys(seeds)), read_from, dial)
 
 
 def _checked(target: Target) -> Target:

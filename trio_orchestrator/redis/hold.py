@@ -52,6 +52,7 @@ class Hold:
         if self.watching and not self._dirty and connection.cause is None:
             connection.post(Call(_UNWATCH))
         self._server.leases.give_back(self, connection, clean=not self._dirty)
+        self.watching = self._dirty = False
 
     @property
     def connection(self) -> Connection:
@@ -112,4 +113,4 @@ class Hold:
     def _renew(self) -> None:
         """Another server is to be asked: this one is no longer the master."""
         self._dirty = True
-        self._server.link.renew()
+        self._server.renew()

@@ -144,9 +144,11 @@ class Journey:
     async def go_on(self, node: Node | None, error: Exception) -> Any:
         """Follow what a node has said instead of an answer, again and again, until there is an answer."""
         while True:
-            node, asking = await self._next(node, error)
-            self._sent = _again(self._call, asking)
+            aim, asking = await self._next(node, error)
+            node = None
             try:
+                node = self._router.locate(aim)
+                self._sent = _again(self._call, asking)
                 return await self._attempt(node, error)
             except FAILURES as failure:
                 error = failure
@@ -161,7 +163,7 @@ class Journey:
             raise CallTimeoutError(self._within, node.address, sent=sent) from before
         raise before
 
-    async def _next(self, node: Node | None, error: Exception) -> tuple[Node, bool]:
+    async def _next(self, node: Node | None, error: Exception) -> tuple[Aim, bool]:
         """Return where the call goes next, and whether as an ASK; raise the error if it goes nowhere."""
         if node is not None and isinstance(error, AskError):
             return await self._redirected(node, error)
@@ -170,15 +172,15 @@ class Journey:
             await self._renew(error)
         elif node is None or not node.reads:  # what a replica cannot answer goes to its master at once
             await self._rest(error)
-        return self._router.locate(self._aim), False
+        return self._aim, False
 
-    async def _redirected(self, node: Node, error: AskError) -> tuple[Node, bool]:
+    async def _redirected(self, node: Node, error: AskError) -> tuple[Aim, bool]:
         self._detours += 1
-        other = self._router.learn(error, node)
+        other = self._router.learn(error, node).address
         asking = not isinstance(error, MovedError)
         if asking and isinstance(self._call, Batch):  # inside MULTI, ASKING would only be queued
             await self._rest(error)
-            return self._router.locate(self._aim), False
+            return self._aim, False
         if self._detours > DETOURS:
             await self._rest(error)
         return other, asking
@@ -196,9 +198,7 @@ class Journey:
         if isinstance(error, LinkError):
             return self._call.resend or not error.sent
         if isinstance(error, trio.ClosedResourceError):
-            return (
-                node is not None and (node.stopped or node.link.refusal is not None) and not self._router.fleet.closed
-            )
+            return node is not None and not self._router.fleet.closed
         if isinstance(error, ResponseError) and not self._renewed and self._router.settings.reconnect_on(error):
             self._renewed = True
             return True

@@ -47,9 +47,18 @@ class Leases:
 
     def drop(self, cause: BaseException) -> None:
         """End all connections, those that are leased now as well, since another server is to be asked. Sync."""
-        for connection in [*self._idle, *self._leased]:
+        for connection in [*self._leased]:
             connection.fail(cause)
-        self._idle.clear()
+        self.renew()
+
+    def renew(self) -> None:
+        """Close the idle connections, since another server is to be asked. Sync."""
+        while self._idle:
+            self._idle.pop().fail(EOFError("another server is to be asked"))
+
+    def is_good(self, error: BaseException | None) -> bool:
+        """Return whether what ended a lease leaves its connection as good as new: nothing, or a refusal."""
+        return error is None or (isinstance(error, ResponseError) and not self._settings.reconnect_on(error))
 
     async def take(self, token: object) -> Connection:
         """Wait for a place, and return a connection: the one that was given back last, or a new one."""
@@ -127,5 +136,4 @@ class Lease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        clean = not self.dirty and (error is None or isinstance(error, ResponseError))
-        self._leases.give_back(self, self._connection, clean=clean)
+        self._leases.give_back(self, self._connection, clean=not self.dirty and self._leases.is_good(error))

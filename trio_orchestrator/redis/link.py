@@ -239,7 +239,8 @@ class Link:
         """Decide, for each call of a lost connection, whether it is sent again."""
         again, failed = unsent, list[Call]()
         for call in sent:
-            (again if call.resend and call.task is not None else failed).append(call)
+            call.tried = call.resend and call.task is not None
+            (again if call.tried else failed).append(call)
         for call in again:
             call.restart()
         self._settle_failed(connection, failed)
@@ -287,7 +288,8 @@ class Link:
     def _end(self) -> None:
         self._closing = self._closing or EOFError("closed")
         for call in self.outbox.clear():
-            call.settle(LinkError(f"{self.name} was closed: the call was not sent"))
+            what = "the call was sent and may have run" if call.tried else "the call was not sent"
+            call.settle(LinkError(f"{self.name} was closed: {what}", sent=call.tried))
 
     @property
     def refusal(self) -> Exception | None:
@@ -412,7 +414,7 @@ class Link:
             self.doubt()
 
     def _late(self, call: Call) -> CallTimeoutError:
-        sent = call.conversation is not None and call.conversation.has_sent(call)
+        sent = call.tried or (call.conversation is not None and call.conversation.has_sent(call))
         return CallTimeoutError(self._timeout, self._address or self.name, sent=sent)
 
     @enable_ki_protection

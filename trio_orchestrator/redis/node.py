@@ -84,6 +84,7 @@ class Node:
 
     async def meet(self) -> None:
         """Wait until it is ready, or the first attempt to connect has failed. For one task, once."""
+        await trio.lowlevel.checkpoint()
         with self._meeting, suppress(RedisError):
             await self.link.wait_ready()
 

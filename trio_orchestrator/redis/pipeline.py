@@ -164,7 +164,8 @@ class Pipeline(Commands):
     around them, in the same write: all of them or none, with nothing between.
 
         async with redis.pipeline() as pipe:
-            pipe.incr("hits").expire("hits", 60)
+            pipe.incr("hits")
+            pipe.expire("hits", 60)
             hits, _ = await pipe.execute()
 
     Each command method queues, and returns the pipeline (which may also be awaited, to no effect). A wrong command is

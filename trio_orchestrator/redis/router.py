@@ -27,6 +27,9 @@ FAILURES: Final = (RedisError, RedisClusterException, OSError, trio.ClosedResour
 REFRESH_EVERY: Final = 0.1
 """Seconds between questions for the whole map, at least."""
 
+REFRESH_ANYWAY: Final = 30.0
+"""Seconds after which the map is asked for though nothing is wrong: replicas come without being noticed."""
+
 STAGGER: Final = 0.25
 """Seconds until another node is asked as well."""
 
@@ -209,9 +212,10 @@ class Router:
             await self._news.wait()
 
     async def run(self) -> None:
-        """Ask for the map whenever somebody wants it."""
+        """Ask for the map whenever somebody wants it, and now and then."""
         while True:
-            await self._wanted.wait()
+            with trio.move_on_after(REFRESH_ANYWAY):
+                await self._wanted.wait()
             self._wanted = trio.Event()
             await self._refresh()
             await trio.sleep(REFRESH_EVERY)
@@ -246,6 +250,7 @@ class Router:
             async with trio.open_nursery() as nursery:
 
                 async def ask(node: Node, done: trio.Event) -> None:
+                    await trio.lowlevel.checkpoint()
                     try:
                         found.append(self._checked(await node.tell_topology(tls=self._tls)))
                         nursery.cancel_scope.cancel(reason="another node has told")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, final
 
 import trio
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from trio_orchestrator.block import open_block
 from trio_orchestrator.redis.call import Call
@@ -122,18 +122,33 @@ class Server:
         for twin in self._twins:
             twin.drop(cause)
 
+    def renew(self) -> None:
+        """Have another server looked for: what was sent is still answered, by the old one. Sync."""
+        self.link.renew()
+        self.leases.renew()
+
     async def call_apart(self, call: Call, *, blocks: float | None, stateful: bool) -> Any:
         """Call on a connection of its own; what the server may take on purpose is added to `command_timeout`.
 
         The time counts from here, so it bounds the wait for a connection as well.
         """
         after = self.settings.command_timeout + (blocks or 0.0)
-        lease = self.leases.lease()
         with trio.move_on_after(after):
-            async with lease as connection:
-                lease.dirty = stateful
-                return await connection.call(call)
+            try:
+                return await self._leased_call(call, stateful)
+            except ResponseError as error:
+                if not self.settings.reconnect_on(error):
+                    raise
+            self.renew()
+            call.restart()  # it never ran: the server, no longer a master, refused it
+            return await self._leased_call(call, stateful)
         raise CallTimeoutError(after, self.name, sent=call.conversation is not None)
+
+    async def _leased_call(self, call: Call, stateful: bool) -> Any:
+        lease = self.leases.lease()
+        async with lease as connection:
+            lease.dirty = stateful
+            return await connection.call(call)
 
     async def call_patiently(self, connection: Connection, call: Call, blocks: float | None) -> Any:
         """Call on a dedicated connection; what the server may take on purpose is added to `command_timeout`."""
