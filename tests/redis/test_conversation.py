@@ -305,7 +305,7 @@ class Talk(RuleBasedStateMachine):
 
 TestTalk = Talk.TestCase
 TestTalk.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 )
 
 

@@ -316,6 +316,22 @@ async def test_a_subscription_that_the_server_ends_is_told(autojump_clock: trio.
             await link.subscribe([topic], ear)
 
 
+async def test_a_slot_that_has_moved_is_looked_for_again(autojump_clock: trio.abc.Clock) -> None:
+    async with opened(command_timeout=10) as (scripted, _server, link):
+        topic, ear, moves = Topic(SHARD, b"s"), Ear(), list[str]()
+        link._moved = lambda error: moves.append(str(error))
+        scripted.refuse = lambda words: (
+            "MOVED 1 other:6379" if words[0] == b"SSUBSCRIBE" and len(scripted.sessions) < 4 else None
+        )
+        await link.subscribe([topic], ear)
+        assert moves == ["1 other:6379"] * 2
+        listener(scripted).say(Push([b"sunsubscribe", b"s", 0]))
+        await settle()
+        assert len(moves) == 3
+        assert subscribed(scripted) == {topic}
+        assert len(ear.gaps) == 1
+
+
 async def test_a_silent_server_ends_the_waiting_and_nothing_stays(autojump_clock: trio.abc.Clock) -> None:
     async with opened(command_timeout=2, silent_after=math.inf, keepalive=math.inf) as (scripted, _server, link):
         ear = Ear()

@@ -14,7 +14,7 @@ from trio_orchestrator.redis.error import LinkError
 from trio_orchestrator.redis.server import Server
 from trio_orchestrator.testing import CancelAt, cancelled_everywhere
 
-SEEDS: Final = range(2)
+SEEDS: Final = range(3)
 Act = Callable[[ScriptedServer, Server], Awaitable[None]]
 ACTS: dict[str, Act] = {}
 

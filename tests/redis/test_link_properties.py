@@ -217,7 +217,7 @@ class Run:
                 assert mine == sorted(mine, key=names.index), "a task was overtaken by itself"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(world=WORLDS, seed=st.integers(0, 2**32 - 1))
 def test_each_answer_reaches_its_caller_and_each_write_is_executed_at_most_once(world: World, seed: int) -> None:
     run_virtual(Run(world).go, seed=seed)

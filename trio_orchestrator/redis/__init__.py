@@ -9,6 +9,7 @@ and those below, each of which is one of redis-py's as well.
 
 from trio_orchestrator.redis.address import Address as Address
 from trio_orchestrator.redis.client import Redis as Redis
+from trio_orchestrator.redis.client import RedisStatistics as RedisStatistics
 from trio_orchestrator.redis.cluster import ClusterStatistics as ClusterStatistics
 from trio_orchestrator.redis.cluster import NodeStatistics as NodeStatistics
 from trio_orchestrator.redis.cluster import RedisCluster as RedisCluster

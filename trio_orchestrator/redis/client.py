@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from types import CoroutineType
 from typing import Any, Literal, cast, final, overload
@@ -28,6 +29,19 @@ from trio_orchestrator.redis.server import CLOSE_WITHIN, Server, open_server
 from trio_orchestrator.redis.subscription import Gap
 from trio_orchestrator.redis.topic import Topic
 from trio_orchestrator.redis.transaction import Body, Retrying, Transaction
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RedisStatistics(LinkStatistics):
+    """The figures of a client: those of its shared link, and of the connections beside it."""
+
+    dedicated: int
+    """How many dedicated connections are leased now."""
+    dedicated_waiting: int
+    """How many tasks wait for one."""
+    events: tuple[LinkStatistics, ...]
+    """The event connections: the shared one, and those of `pubsub()`."""
 
 
 @final
@@ -197,9 +211,15 @@ class Redis(Commands):
         """
         return _open_sibling(self)
 
-    def statistics(self) -> LinkStatistics:
-        """Return the figures of the shared link."""
-        return self._link.statistics()
+    def statistics(self) -> RedisStatistics:
+        """Return the figures of the shared link, and of the connections beside it."""
+        leases = self._server.leases
+        return RedisStatistics(
+            **asdict(self._link.statistics()),
+            dedicated=leases.used,
+            dedicated_waiting=leases.waiting,
+            events=tuple(link.statistics() for link in self._server.event_links),
+        )
 
 
 async def _siblings(elder: Redis) -> AsyncGenerator[Redis, None]:

@@ -19,7 +19,6 @@ from trio_orchestrator.redis.client import Redis
 from trio_orchestrator.redis.cluster_events import ClusterEvents, MakeConnector
 from trio_orchestrator.redis.command import Kind, Route, kind_of_call
 from trio_orchestrator.redis.dedicated import DedicatedRedis
-from trio_orchestrator.redis.error import LinkError
 from trio_orchestrator.redis.fanout import Fanout, fanout_of
 from trio_orchestrator.redis.inbox import Overflow
 from trio_orchestrator.redis.journey import Speak, speak_shared, travel
@@ -383,13 +382,6 @@ def _dedicated(kind: Kind, blocks: float | None) -> Speak:
     """Return how a call is sent on a connection that nobody else uses."""
 
     async def speak(node: Node, call: Call) -> Any:
-        lease = node.server.leases.lease()
-        try:
-            async with lease as connection:
-                lease.dirty = kind.stateful
-                return await node.server.call_patiently(connection, call, blocks)
-        except OSError as error:
-            cause = error
-        raise LinkError(f"cannot connect to {node.address}: {cause}") from cause
+        return await node.call_apart(call, blocks=blocks, stateful=kind.stateful)
 
     return speak

@@ -32,7 +32,6 @@ _MANY = 64
 _PING = pack(("PING",))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
     """The figures of one link. Calls count once, however many replies they want; so does a pipeline."""
@@ -414,7 +413,7 @@ class Link:
             self.doubt()
 
     def _late(self, call: Call) -> CallTimeoutError:
-        sent = call.tried or (call.conversation is not None and call.conversation.has_sent(call))
+        sent = call.tried or call.conversation is not None  # what is in the row leaves, though nobody waits for it
         return CallTimeoutError(self._timeout, self._address or self.name, sent=sent)
 
     @enable_ki_protection

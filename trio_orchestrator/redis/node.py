@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 import trio
 from redis.exceptions import RedisError, ResponseError
@@ -42,9 +42,21 @@ class Node:
         troubled: Called when it has to be connected to another time.
     """
 
-    __slots__ = ("_attempts", "_meeting", "_troubled", "address", "kept_until", "link", "reads", "server", "stopped")
+    __slots__ = (
+        "_apart",
+        "_attempts",
+        "_meeting",
+        "_troubled",
+        "address",
+        "kept_until",
+        "link",
+        "reads",
+        "server",
+        "stopped",
+    )
 
     def __init__(self, address: Address, reads: bool, make: MakeServer, troubled: Callable[[], None]) -> None:
+        self._apart: dict[Call, trio.CancelScope] = {}
         self._attempts = 0
         self._meeting = trio.CancelScope()
         self._troubled = troubled
@@ -91,7 +103,23 @@ class Node:
     def bounce(self) -> None:
         """End all calls that were not sent, as not sent, so that they are sent elsewhere. Sync."""
         for call in self.link.outbox.clear():
-            call.settle(LinkError(f"the node at {self.address} cannot be reached: the call was not sent"))
+            call.settle(self._unreachable())
+        for call, scope in self._apart.items():
+            if call.conversation is None:
+                scope.cancel(reason="another node serves the slot")
+
+    def _unreachable(self) -> LinkError:
+        return LinkError(f"the node at {self.address} cannot be reached: the call was not sent")
+
+    async def call_apart(self, call: Call, *, blocks: float | None, stateful: bool) -> Any:
+        """Call on a connection of its own, as `Server.call_apart`; `bounce` ends that while it waits for one."""
+        with trio.CancelScope() as scope:
+            self._apart[call] = scope
+            try:
+                return await self.server.call_apart(call, blocks=blocks, stateful=stateful)
+            finally:
+                del self._apart[call]
+        raise self._unreachable()
 
     async def tell_topology(self, *, tls: bool) -> Topology:
         """Ask it who serves which slot.

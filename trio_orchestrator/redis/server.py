@@ -97,6 +97,11 @@ class Server:
             self._events = self.add_event_link(f"events of {self.name}")
         return self._events
 
+    @property
+    def event_links(self) -> list[EventLink]:
+        """Those that are open now."""
+        return list(self._event_links)
+
     def add_event_link(self, name: str) -> EventLink:
         """Open an event connection of somebody's own; it is closed by `close`, or with the server. Sync."""
         if self._nursery is None:

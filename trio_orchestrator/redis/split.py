@@ -18,7 +18,7 @@ from trio_orchestrator.redis.key import keys_of, named
 from trio_orchestrator.redis.node import Node
 from trio_orchestrator.redis.pipeline import check_shared
 from trio_orchestrator.redis.router import FAILURES, Aim, Router
-from trio_orchestrator.redis.slot import one_slot
+from trio_orchestrator.redis.slot import one_slot, slot_of
 from trio_orchestrator.redis.wire import pack
 
 _NOT_RUN = (AskError, TryAgainError, ClusterDownError, BusyLoadingError)
@@ -53,9 +53,9 @@ class ClusterHost:
         if kind.route is not Route.SHARED or kind.timeout_of is not None:
             check_shared(kind, args, self._allowed)
         keys = keys_of(args)
-        if keys:
+        if len(keys) > 1:
             one_slot(keys)
-        elif fanout_of(args).target in (Target.MASTERS, Target.NODES):
+        elif not keys and fanout_of(args).target in (Target.MASTERS, Target.NODES):
             why = "it is for several nodes; execute it without a pipeline"
             raise RefusedCommandError(f"{named(args)[0]} is refused in a cluster's pipeline: {why}")
         return kind
@@ -73,7 +73,7 @@ class ClusterHost:
     def _aim(self, args: tuple[Any, ...]) -> Aim:
         keys = keys_of(args)
         if keys:
-            return one_slot(keys[:1])
+            return slot_of(keys[0])
         slot = fanout_of(args).slot_in(args)
         return self._router.home if slot is None else slot
 
@@ -127,14 +127,17 @@ class _Split:
     def _parts(self) -> dict[Node, list[int]]:
         """Return which commands go to which node; those whose slot nobody is known to serve to none yet."""
         parts: dict[Node, list[int]] = {}
+        found: dict[Aim, Node] = {}
         for place, aim in enumerate(self._aims):
-            try:
-                node = self._router.locate(aim)
-            except FAILURES as error:
-                self._replies[place] = error
-            else:
-                self._nodes[place] = node
-                parts.setdefault(node, []).append(place)
+            node = found.get(aim)
+            if node is None:
+                try:
+                    node = found[aim] = self._router.locate(aim)
+                except FAILURES as error:
+                    self._replies[place] = error
+                    continue
+            self._nodes[place] = node
+            parts.setdefault(node, []).append(place)
         return parts
 
     async def _run_part(self, node: Node, places: list[int]) -> None:

@@ -61,6 +61,7 @@ class Ask(Call):
         """The error of the server."""
         self._token = b"%s-%d" % (verb, number)
         self._answered = answered
+        self._over = False
         super().__init__(pack((verb.upper(), *(topic.name for topic in topics))) + pack(("PING", self._token)))
 
     @property
@@ -78,8 +79,13 @@ class Ask(Call):
             raise InvalidResponse(f"{self._token!r} was to be echoed, got {reply!r:.100}")
         if self.unconfirmed and self.refusal is None:
             self.refusal = PubSubError(f"{self.verb.decode()} was neither confirmed nor refused")
-        self._answered(self)
+        self._over = True
         return True
+
+    def settle(self, answer: Any) -> None:
+        """Tell that it is over, now that it has left the row: whoever is told may end the connection."""
+        if self._over:
+            self._answered(self)
 
 
 def explained(refusal: Exception, verb: bytes, topic: Topic) -> Exception:
