@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from redis.backoff import ConstantBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -113,6 +114,18 @@ async def test_moved_is_followed_at_once_and_the_map_learnt_once(autojump_clock:
         assert redis.statistics().moved == 100
 
 
+async def test_moved_is_remembered_before_the_map_is_learnt(autojump_clock: MockClock) -> None:
+    async with open_scripted_cluster(2) as cluster, cluster.open() as redis:
+        first, second = cluster.servers
+        first.refuse = lambda words: "MOVED 15495 cluster:7001" if words[0] == b"SET" else None
+        for server in cluster.servers:
+            server._do_cluster = lambda _session, *_args: 0  # what cannot be read
+        for _ in range(10):
+            await redis.set(HIGH, "v")
+        assert len(second.ran("SET", HIGH)) == 10
+        assert redis.statistics().moved == 1
+
+
 async def test_moved_in_a_circle_ends_with_the_time(autojump_clock: MockClock) -> None:
     async with open_scripted_cluster(2) as cluster, cluster.open(command_timeout=2) as redis:
         for server, other in zip(cluster.servers, (7001, 7000), strict=True):
@@ -198,6 +211,54 @@ async def test_what_waits_for_a_dead_master_goes_to_its_successor(autojump_clock
             assert {words[1] for words in heir.ran("SET")} == {b"b", b"b{b}", b"c{b}", b"d{b}"}
             assert other.ran("SET") == [(b"SET", b"a", b"2")]
             assert {node.address for node in redis.statistics().nodes} == {"cluster:7001", "cluster:7002"}
+
+
+async def test_the_map_is_asked_for_as_long_as_somebody_waits(autojump_clock: MockClock) -> None:
+    async with open_scripted_cluster(3) as cluster:
+        cluster.see(HALVES)
+        async with cluster.open(command_timeout=10, reconnect=ConstantBackoff(20)) as redis:
+            dead = cluster.servers[0]
+            dead.down = ConnectionRefusedError("nobody there")
+            dead.kill()
+            await trio.testing.wait_all_tasks_blocked()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(redis.set, LOW, "v")
+                await trio.sleep(3)
+                cluster.see([(0, HALF - 1, 2, ()), (HALF, SLOTS - 1, 1, ())])
+            assert 3 < trio.current_time() < 3.6
+
+
+async def test_what_is_posted_last_is_sent_all_the_same(autojump_clock: MockClock) -> None:
+    async with open_scripted_cluster(2) as cluster:
+        cluster.see(HALVES)
+        for server in cluster.servers:
+            server.latency = 0.5
+        async with cluster.open() as redis:
+            for number, server in enumerate(cluster.servers):
+                server.refuse = refusing(b"SET", f"ASK 3300 cluster:{7000 + 1 - number}", 1)
+            redis.post("SET", LOW, 1)
+            redis.post("DEL", HIGH)
+        assert cluster.servers[1].ran("DEL")
+        assert cluster.servers[0].seen[-2] == (b"SET", b"b", b"1")
+
+
+async def test_the_map_is_kept_while_all_is_cancelled_outside(autojump_clock: MockClock) -> None:
+    with trio.CancelScope() as scope:
+        async with open_scripted_cluster(2) as cluster:
+            with trio.CancelScope(shield=True):  # the servers are not what is to be cancelled
+                inner = trio.CancelScope()
+                with inner:
+                    async with cluster.open() as redis:
+                        inner.cancel()
+                        with trio.CancelScope(shield=True):
+                            await trio.sleep(1)
+                            refused = refusing(b"SET", "READONLY You can't write against a read only replica.")
+                            cluster.servers[0].refuse = refused
+                            cluster.see([(0, SLOTS - 1, 1, (0,))])
+                            assert await redis.set("k", "v") is True
+                assert inner.cancelled_caught or inner.cancel_called
+                assert cluster.servers[1].ran("SET")
+        scope.cancel()
 
 
 async def test_a_slot_that_nobody_serves_is_waited_for(autojump_clock: MockClock) -> None:

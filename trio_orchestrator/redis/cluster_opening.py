@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, Unpack
 
+import trio
 from redis.exceptions import ResponseError
 
 from trio_orchestrator.block import open_block
@@ -68,7 +69,8 @@ async def _open(
         router.fleet.stop()
 
     async with open_block(close) as block:
-        await block.nursery.start(router.fleet.run, router.run)
+        with trio.CancelScope(shield=True):  # a few steps; a cancelled `start` would wait for what is shielded
+            await block.nursery.start(router.fleet.run, router.run)
         await router.begin(plan.wait)
         yield RedisCluster(router, Answers(plan.target), plan.allowed, maker.connector)
 

@@ -223,11 +223,18 @@ class Journey:
         self._failures += 1
         if trio.current_time() + delay + MOMENT >= self._deadline:
             await trio.lowlevel.checkpoint()
-            raise error
+            raise _final(error)
         with trio.move_on_after(delay):
             if migrating:
                 await trio.sleep_forever()
             await self._router.changed.wait()
+
+
+def _final(error: Exception) -> Exception:
+    """Return what is raised when the time is over: not that a block was left which the caller knows nothing of."""
+    if not isinstance(error, trio.ClosedResourceError):
+        return error
+    return LinkError("the node has left the cluster, and no other serves the slot: the call was not sent")
 
 
 def _again(call: Call, asking: bool) -> Call:

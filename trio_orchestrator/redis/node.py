@@ -79,6 +79,11 @@ class Node:
         return connection is not None and not connection.doubted
 
     @property
+    def is_lost(self) -> bool:
+        """Whether it was tried to connect to it, and it is not connected, or silent."""
+        return self._attempts > 0 and not self.is_ready
+
+    @property
     def is_missed(self) -> bool:
         """Whether somebody waits for it while it cannot be reached."""
         return not self.is_ready and (len(self.link.outbox) > 0 or self.link.outbox.waiting > 0)

@@ -107,7 +107,10 @@ class Router:
         master = self.topology.master_of(aim)
         if reads and self.read_from != "master":
             return self._reader(aim, master)
-        return self.fleet.node(master)
+        node = self.fleet.node(master)
+        if node.link.connection is None and node.is_lost:
+            self.refresh_soon()
+        return node
 
     def _reader(self, slot: int, master: Address) -> Node:
         """Return a node to read from, in turn; the master while no replica is connected."""

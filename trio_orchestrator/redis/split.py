@@ -146,17 +146,17 @@ class _Split:
             await node.link.call(call)
             replies = call.replies()
         except FAILURES as error:
-            if not self._may_repeat(error, node, call):
+            if not self._may_repeat(error, call):
                 self._failures.append(error)
                 return
             replies = [error] * len(places)
         for place, reply in zip(places, replies, strict=True):
             self._replies[place] = reply
 
-    def _may_repeat(self, error: Exception, node: Node, call: Call) -> bool:
+    def _may_repeat(self, error: Exception, call: Call) -> bool:
         if isinstance(error, LinkError):
             return call.resend or not error.sent
-        return isinstance(error, trio.ClosedResourceError) and node.stopped
+        return isinstance(error, trio.ClosedResourceError) and not self._router.fleet.closed
 
     async def _repeat(self) -> None:
         """Send again, one by one and in order, what was not executed where it was sent first."""
