@@ -1,9 +1,10 @@
+# mypy: disable-error-code="unused-awaitable, attr-defined"
 """Every async operation of the client, cancelled at each of its checkpoints under several schedules: nothing is left.
 
 What counts is ours: public functions and methods that are defined in the package, and what they return, by their
-annotations. redis-py's methods do not: each of them is one `execute_command`, for which a few of them stand. The openings
-are entered as they are, over sockets; a cluster is opened by what `open_redis_cluster` opens it by, with the servers in
-memory.
+annotations. redis-py's methods do not: each of them is one `execute_command`, for which a few of them stand.
+`open_redis` and `open_sentinel` are entered as they are, over sockets; a cluster is opened by what `open_redis_cluster`
+opens it by, with its servers in memory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ import trio
 from trio.lowlevel import Task
 
 import trio_orchestrator.redis as package
-from tests.redis.scripted import ScriptedServer, open_client, open_scripted
+from tests.redis.scripted import ScriptedServer, Session, open_client, open_scripted
 from tests.redis.scripted_cluster import ScriptedCluster, View, open_scripted_cluster
 from tests.redis.scripted_commands import Commands, listening, teach
 from trio_orchestrator.redis import Redis, RedisCluster, Transaction, open_redis, open_sentinel
@@ -318,7 +320,7 @@ async def a_client(injector: CancelAt) -> None:
 def watch_over(sentinel: ScriptedServer, port: int) -> None:
     """Make a server a Sentinel, which names the master."""
     master = {b"ip": b"127.0.0.1", b"port": b"%d" % port, b"flags": b"master", b"config-epoch": b"1"}
-    sentinel._do_sentinel = lambda _, what, _name: master if what == b"MASTER" else []  # type: ignore[attr-defined]
+    sentinel._do_sentinel = lambda _, what, _name: master if what == b"MASTER" else []
 
 
 @scenario("open_sentinel")
@@ -391,7 +393,7 @@ async def check_cluster(redis: RedisCluster) -> None:
 
 @scenario("RedisCluster.execute_command", "RedisCluster.execute_script")
 async def commands_to_a_cluster(injector: CancelAt) -> None:
-    async with open_cluster_stage() as (cluster, redis):
+    async with open_cluster_stage() as (_, redis):
         script = redis.register_script("return redis.call('INCR', KEYS[1])")
         with injector.watch():
             assert await redis.incr(f"once:{{{LOW}}}") == 1
@@ -411,11 +413,18 @@ async def commands_that_are_sent_elsewhere(injector: CancelAt) -> None:
         low.refuse = high.refuse = lambda words: None
 
 
+def increase(server: ScriptedServer, session: Session, *words: bytes) -> str:
+    """Execute MSET so that it shows how often."""
+    for key in words[::2]:
+        server._do_incr(session, key)
+    return "OK"
+
+
 @scenario("RedisCluster.mget_nonatomic", "RedisCluster.mset_nonatomic")
 async def keys_in_several_slots(injector: CancelAt) -> None:
     async with open_cluster_stage() as (cluster, redis):
         for server in cluster.servers:
-            server._do_mset = lambda _, *words: [server._do_incr(_, key) for key in words[::2]]  # type: ignore
+            server._do_mset = partial(increase, server)
         with injector.watch():
             await redis.mset_nonatomic({f"once:{{{LOW}}}": 1, f"once:{{{HIGH}}}": 1})
             assert await redis.mget_nonatomic([LOW, HIGH]) == [None, None]

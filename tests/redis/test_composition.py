@@ -138,7 +138,7 @@ def test_all_of_it_cancelled_at_each_of_its_checkpoints() -> None:
         await trio.lowlevel.checkpoint()
 
     async def run(injector: CancelAt) -> None:
-        async with open_socket() as (scripted, url), trio.open_nursery() as nursery:
+        async with open_socket() as (_, url), trio.open_nursery() as nursery:
             with injector.watch():
                 async with trio.open_nursery() as inner:
                     levels = Levels(url, nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,9 @@ from pathlib import Path
 import trio
 import trustme
 
+from trio_orchestrator.testing.program import find_redis_server
 from trio_orchestrator.testing.resp import Address
+from trio_orchestrator.testing.server import free_ports, open_redis_server
 
 HOST = "127.0.0.1"
 
@@ -64,6 +67,32 @@ async def open_tls_forwarder(
             port = listener.transport_listener.socket.getsockname()[1]
             yield TlsForwarder(HOST, port, ca, certificate, key)
             nursery.cancel_scope.cancel()
+
+
+def speaks_tls() -> bool:
+    """Tell whether the server's program was built with TLS: what lacks it complains of that, not of the certificate."""
+    words = [find_redis_server(), "--port", "0", "--tls-port", "1"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=10)
+    return "tls-cert-file" in done.stdout
+
+
+@asynccontextmanager
+async def open_tls_server(*, identity: str = HOST, client_certificate: bool = False) -> AsyncIterator[TlsForwarder]:
+    """Start a server that speaks TLS itself; else the same as `open_tls_forwarder`."""
+    authority = trustme.CA()
+    own = authority.issue_cert(identity)
+    (port,) = free_ports(1)
+    with tempfile.TemporaryDirectory(prefix="tls-") as name:
+        ca, certificate, key = _write(authority, Path(name))
+        own.private_key_and_cert_chain_pem.write_to_path(f"{name}/server.pem")
+        async with open_redis_server(
+            tls_port=port,
+            tls_cert_file=f'"{name}/server.pem"',
+            tls_key_file=f'"{name}/server.pem"',
+            tls_ca_cert_file=f'"{ca}"',
+            tls_auth_clients="yes" if client_certificate else "no",
+        ):
+            yield TlsForwarder(HOST, port, ca, certificate, key)
 
 
 def _write(authority: trustme.CA, directory: Path) -> tuple[str, str, str]:

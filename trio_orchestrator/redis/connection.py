@@ -22,7 +22,7 @@ from trio.lowlevel import (
 from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.conversation import Conversation, Push
-from trio_orchestrator.redis.error import LinkError
+from trio_orchestrator.redis.error import LinkError, reason
 from trio_orchestrator.redis.outbox import Outbox
 from trio_orchestrator.redis.pipe import CHUNK, Pipe
 
@@ -149,7 +149,8 @@ class Connection:
     def error(self, *, sent: bool) -> LinkError:
         """Return a fresh error that says what became of a call."""
         what = "the call was sent and may have run" if sent else "the call was not sent"
-        error = LinkError(f"connection to {self.address} lost ({_words(self.cause)}): {what}", sent=sent)
+        why = "" if self.cause is None else reason(self.cause)
+        error = LinkError(f"connection to {self.address} lost ({why}): {what}", sent=sent)
         error.__cause__ = None if isinstance(self.cause, trio.Cancelled) else self.cause
         return error
 
@@ -247,7 +248,3 @@ class Connection:
 
 def _nothing() -> None:
     """Be told, and do nothing."""
-
-
-def _words(cause: BaseException | None) -> str:
-    return "" if cause is None else str(cause) or type(cause).__name__

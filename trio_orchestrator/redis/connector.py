@@ -17,7 +17,7 @@ from trio_orchestrator.block import Hooks, emit
 from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.connection import Connection, ignore_push
 from trio_orchestrator.redis.conversation import Push
-from trio_orchestrator.redis.error import LinkError
+from trio_orchestrator.redis.error import LinkError, reason
 from trio_orchestrator.redis.handshake import Handshake
 from trio_orchestrator.redis.pipe import Dial
 from trio_orchestrator.redis.wire import reader
@@ -119,6 +119,6 @@ def explained(error: Exception, where: str) -> Exception:
     """Return what is raised to those who wanted the connection; what the system says becomes its cause."""
     if isinstance(error, RedisError):
         return error
-    explanation = LinkError(f"cannot connect to {where}: {str(error) or type(error).__name__}")
+    explanation = LinkError(f"cannot connect to {where}: {reason(error)}")
     explanation.__cause__ = error
     return explanation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
+from typing import cast, final
 
 import redis.exceptions
 import trio
@@ -58,3 +58,12 @@ class CrossSlotError(_Plain, redis.exceptions.ClusterCrossSlotError):
         """Their slots, in the same order."""
         where = ", ".join(f"{key!r} in {slot}" for key, slot in zip(self.keys, self.slots, strict=False))
         super().__init__(f"keys must be in one slot (give them a common {{tag}}), got {where or self.keys!r}")
+
+
+def reason(error: BaseException) -> str:
+    """Return what the system says about a connection: Trio has that in the cause where its own words do not tell."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        causes = cast("BaseExceptionGroup[BaseException]", cause).exceptions
+        return "; ".join(dict.fromkeys(map(reason, causes)))
+    return str(error) or (type(error).__name__ if cause is None else reason(cause))
