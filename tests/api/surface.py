@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 PACKAGE = "trio_orchestrator"
-MODULES = (PACKAGE, f"{PACKAGE}.abc", f"{PACKAGE}.errors", f"{PACKAGE}.testing")
+MODULES = (PACKAGE, f"{PACKAGE}.abc", f"{PACKAGE}.errors", f"{PACKAGE}.redis", f"{PACKAGE}.testing")
 FILE = Path(__file__).with_name("public_api.txt")
 
 

@@ -35,3 +35,34 @@ from trio_orchestrator.redis.pubsub import keyspace_channel as keyspace_channel
 from trio_orchestrator.redis.script import Script as Script
 from trio_orchestrator.redis.subscription import Gap as Gap
 from trio_orchestrator.redis.transaction import Transaction as Transaction
+
+__all__ = [
+    "Address",
+    "CallTimeoutError",
+    "ClientOptions",
+    "ClusterStatistics",
+    "CrossSlotError",
+    "DedicatedRedis",
+    "Gap",
+    "LinkError",
+    "LinkStatistics",
+    "Message",
+    "Monitor",
+    "NodeStatistics",
+    "Pipeline",
+    "PubSub",
+    "PubSubStatistics",
+    "Redis",
+    "RedisCluster",
+    "RedisStatistics",
+    "RefusedCommandError",
+    "Script",
+    "SlowConsumerError",
+    "Transaction",
+    "is_read_only",
+    "keyevent_channel",
+    "keyspace_channel",
+    "open_redis",
+    "open_redis_cluster",
+    "open_sentinel",
+]

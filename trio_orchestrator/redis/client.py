@@ -55,6 +55,7 @@ class Redis(Commands):
     """
 
     def __init__(self, server: Server, answers: Answers, *, allowed: frozenset[str] = frozenset()) -> None:
+        """Made by `open_redis`."""
         super().__init__(answers)
         self._server = server
         self._link = server.link

@@ -82,6 +82,7 @@ class RedisCluster(Commands):
     """
 
     def __init__(self, router: Router, answers: Answers, allowed: frozenset[str], connect: MakeConnector) -> None:
+        """Made by `open_redis_cluster`."""
         super().__init__(answers)
         self._router = router
         self._allowed = allowed

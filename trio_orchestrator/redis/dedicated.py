@@ -40,6 +40,7 @@ class DedicatedRedis(Commands):
     """
 
     def __init__(self, server: Server, answers: Answers) -> None:
+        """Made by `redis.dedicated()`."""
         super().__init__(answers)
         self._hold = Hold(server)
 
@@ -122,6 +123,7 @@ class Monitor:
     __slots__ = ("_buffer", "_hold", "_log", "_parser", "_timeout")
 
     def __init__(self, server: Server, answers: Answers, *, buffer: float = 10_000) -> None:
+        """Made by `redis.monitor()`."""
         self._hold = Hold(server)
         self._timeout = server.settings.command_timeout
         self._log = _Log(buffer)

@@ -107,6 +107,11 @@ class Leases:
         return self._limiter.borrowed_tokens
 
     @property
+    def idle(self) -> int:
+        """How many wait for the next who wants one."""
+        return len(self._idle)
+
+    @property
     def waiting(self) -> int:
         """How many tasks wait for one."""
         return self._limiter.statistics().tasks_waiting

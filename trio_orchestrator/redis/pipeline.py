@@ -185,6 +185,7 @@ class Pipeline(Commands):
     def __init__(
         self, host: PipelineHost, answers: Answers, *, transaction: bool = False, resend: bool = False
     ) -> None:
+        """Made by `redis.pipeline()`."""
         super().__init__(answers)
         self._buffer = Buffer(host, answers)
         self._resend = resend

@@ -77,6 +77,7 @@ class PubSub(Generic[T]):
     def __init__(
         self, route: Route, encoder: Any, *, owned: bool, buffer: float, overflow: Overflow, gaps: bool
     ) -> None:
+        """Made by `redis.pubsub()`."""
         self._route = route
         self._encoder = encoder
         self._owned = owned

@@ -25,6 +25,7 @@ class Script:
     __slots__ = ("registered_client", "script", "sha")
 
     def __init__(self, client: Commands, script: str | bytes) -> None:
+        """Made by `redis.register_script()`."""
         self.registered_client: Commands = client
         self.script: str | bytes = script
         data = script if isinstance(script, bytes) else client.get_encoder().encode(script)

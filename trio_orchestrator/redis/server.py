@@ -15,7 +15,7 @@ from trio_orchestrator.block import open_block
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connection import Connection
 from trio_orchestrator.redis.connector import Connector, LinkSettings
-from trio_orchestrator.redis.error import CallTimeoutError
+from trio_orchestrator.redis.error import CallTimeoutError, LinkError
 from trio_orchestrator.redis.event_link import EventLink
 from trio_orchestrator.redis.lease import Leases
 from trio_orchestrator.redis.link import Link
@@ -150,6 +150,18 @@ class Server:
         raise CallTimeoutError(after, self.name, sent=call.conversation is not None)
 
     async def _leased_call(self, call: Call, stateful: bool) -> Any:
+        """Call on a leased connection; on another one if it had died unnoticed, so that the call was not sent."""
+        idle = self.leases.idle
+        while True:
+            try:
+                return await self._call_once(call, stateful)
+            except LinkError as error:
+                if error.sent or call.conversation is None or not idle:
+                    raise
+            idle -= 1
+            call.restart()
+
+    async def _call_once(self, call: Call, stateful: bool) -> Any:
         lease = self.leases.lease()
         async with lease as connection:
             lease.dirty = stateful

@@ -46,6 +46,7 @@ class Transaction(Commands):
     """
 
     def __init__(self, server: Server, answers: Answers, keys: tuple[Any, ...] = ()) -> None:
+        """Made by `redis.watch()`."""
         super().__init__(answers)
         self._hold = Hold(server, transactional=True)
         self._buffer = Buffer(self._hold, answers)
