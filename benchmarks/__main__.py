@@ -1,4 +1,4 @@
-"""``python -m benchmarks queue | retry | policies | adaptive | explore``."""
+"""``python -m benchmarks queue | retry | policies | adaptive | redis | explore | soak-redis``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ _MODULES = {
     "retry": "one call under a retry policy",
     "policies": "breaker, rate limiter, stacks: price and accuracy",
     "adaptive": "adaptive limits on the scenarios of the published controllers",
+    "redis": "the Redis client beside others, on one server",
 }
+_FILES = {"redis": "redis_link"}
+"""Whose module has another name."""
+_CHOOSY = {"queue", "redis"}
+"""Those that measure only what is asked for."""
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -49,12 +54,10 @@ def _add_figures(parser: argparse.ArgumentParser) -> None:
 
 def measured(command: str, quick: bool, only: list[str] | None) -> Iterator[Figure]:
     """Yield the figures of one command, or those named."""
-    if command == "queue":
-        from benchmarks import queue
-
-        yield from queue.figures(quick, only or queue.FIGURES)
+    module = import_module(f"benchmarks.{_FILES.get(command, command)}")
+    if command in _CHOOSY:
+        yield from module.figures(quick, only or module.FIGURES)
     else:
-        module = import_module(f"benchmarks.{command}")
         yield from (figure for figure in module.figures(quick) if not only or figure.figure in only)
 
 

@@ -9,7 +9,7 @@ import redis.exceptions
 import trio
 
 
-class _Plain(Exception):
+class _PlainError(Exception):
     """An error whose repr is that of Python's, with its message: redis-py's names a category only."""
 
     def __repr__(self) -> str:
@@ -17,7 +17,7 @@ class _Plain(Exception):
 
 
 @final
-class LinkError(_Plain, redis.exceptions.ConnectionError):
+class LinkError(_PlainError, redis.exceptions.ConnectionError):
     """A call was ended by the loss of its connection, or could not be connected for.
 
     It is *not* an answer of the server. A call that was never sent, and one that only reads, is sent again by itself.
@@ -30,7 +30,7 @@ class LinkError(_Plain, redis.exceptions.ConnectionError):
 
 
 @final
-class CallTimeoutError(_Plain, redis.exceptions.TimeoutError, trio.TooSlowError):
+class CallTimeoutError(_PlainError, redis.exceptions.TimeoutError, trio.TooSlowError):
     """No answer within `command_timeout`. It ends the waiting, not the command: the server may still run it."""
 
     def __init__(self, after: float, address: object, *, sent: bool) -> None:
@@ -43,12 +43,12 @@ class CallTimeoutError(_Plain, redis.exceptions.TimeoutError, trio.TooSlowError)
 
 
 @final
-class RefusedCommandError(_Plain, redis.exceptions.DataError):
+class RefusedCommandError(_PlainError, redis.exceptions.DataError):
     """The command would change, block or hand over the connection that it would share with others. Nothing was sent."""
 
 
 @final
-class CrossSlotError(_Plain, redis.exceptions.ClusterCrossSlotError):
+class CrossSlotError(_PlainError, redis.exceptions.ClusterCrossSlotError):
     """The keys of one command live in several slots of the cluster. Nothing was sent."""
 
     def __init__(self, keys: Iterable[object], slots: Iterable[int] = ()) -> None:

@@ -43,18 +43,18 @@ def open_redis(url: str | None = None, **options: Unpack[ClientOptions]) -> Abst
 
     `async with open_redis("redis://localhost:6379/0") as redis: await redis.set("greeting", "hello")`
 
-    Entering connects, and raises if that cannot be done. Whatever happens to the connection later is repaired beside the
-    block, while calls wait, each no longer than `command_timeout`; none is counted or limited in its attempts, the time is
-    the bound. Leaving lets no more calls in, waits until what was posted has been answered, at most `close_within`, and
-    ends every task and connection. What is cancelled from above can still speak inside the block, in shielded clean-up.
+    Entering connects, and raises if that cannot be done. Whatever happens to the connection later is repaired beside
+    the block, while calls wait, each no longer than `command_timeout`; there is no number of attempts, the time is the
+    bound. Leaving lets no more calls in, waits until what was posted has been answered, at most `close_within`, and ends
+    every task and connection. What is cancelled from above can still speak inside the block, in shielded clean-up.
 
-    A call that was not sent when the connection was lost, or only reads, is sent again by itself. A write that was sent is
-    not: it raises `LinkError`, whose `sent` says that it may have run.
+    A call that was not sent when the connection was lost, or only reads, is sent again by itself. A write that was sent
+    is not: it raises `LinkError`, whose `sent` says that it may have run.
 
     Args:
-        url: `redis://`, `rediss://` (TLS) or `unix://`, as redis-py reads it. Without one: the environment's `REDIS_URL`,
-            else `REDIS_HOST`, `REDIS_PORT`, `REDIS_USERNAME`, `REDIS_PASSWORD`, `REDIS_DB`. What is given by name
-            counts more than what stands in the URL.
+        url: `redis://`, `rediss://` (TLS) or `unix://`, as redis-py reads it. Without one: the environment's
+            `REDIS_URL`, else `REDIS_HOST`, `REDIS_PORT`, `REDIS_USERNAME`, `REDIS_PASSWORD`, `REDIS_DB`. What is given
+            by name counts more than what stands in the URL.
         options: See `ClientOptions`, where each has its default.
 
     Raises:
@@ -95,11 +95,11 @@ def open_sentinel(
 
     It keeps one subscription on every Sentinel that can be reached, those that the given ones know of included. A
     `+switch-master`, a lost connection, a `READONLY` refusal and a server whose `ROLE` is not master each have the
-    master looked for again, and no call goes out before the new one has said `ROLE master`. Of differing answers that of
-    the latest epoch counts. Calls meanwhile wait, each no longer than `command_timeout`.
+    master looked for again, and no call goes out before the new one has said `ROLE master`. Of differing answers that
+    of the latest epoch counts. Calls meanwhile wait, each no longer than `command_timeout`.
 
-    What this cannot see: an old master that was cut off, and comes back while no Sentinel can be reached by this process,
-    answers OK to writes that will be lost. Give the servers `min-replicas-to-write 1`, and fence what must not be lost.
+    What this cannot see: an old master that was cut off, and comes back while this process reaches no Sentinel, answers
+    OK to writes that will be lost. Give the servers `min-replicas-to-write 1`, and fence what must not be lost.
 
     Args:
         master: The name by which the Sentinels know it.

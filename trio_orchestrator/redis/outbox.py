@@ -19,8 +19,8 @@ class Outbox:
     """Calls that wait to be sent, first come, first served.
 
     A call has a place in the window from its admission until its reply, whether or not anybody still waits: else calls
-    that were given up would pile up while the server is stalled. Those beyond the window wait in line, which has no bound
-    but that of the tasks that wait. What is posted goes by the window.
+    that were given up would pile up while the server is stalled. Those beyond the window wait in line, which has no
+    bound but that of the tasks that wait. What is posted goes by the window.
 
     Args:
         calls: So many calls may be queued or in flight.

@@ -128,7 +128,7 @@ class Sentinels:
         scope.deadline = min(scope.deadline, trio.current_time() + OTHERS)
 
     def heard(self, report: Report, how: str) -> None:
-        """Take what a Sentinel says of its own accord: if the master is another one, drop everything to the old. Sync."""
+        """Take what a Sentinel says of its own accord: if it is another master, drop everything to the old. Sync."""
         known = self._known
         if known is not None and report.epoch >= known.epoch and report.address != known.address:
             self._known = report
