@@ -12,8 +12,8 @@ The house, from the bottom up (each room knows only those before it)::
     transport            a policy under an httpx client
     testing              for your tests and ours: virtual time, schedules, cancellation everywhere; servers, faults
 
-Everything public is here, except `trio_orchestrator.testing` and `trio_orchestrator.redis`. Names are resolved when they are first used, so that
-importing the package costs next to nothing.
+Everything public is here, except `trio_orchestrator.testing` and `trio_orchestrator.redis`. Names are resolved when
+they are first used, so that importing the package costs next to nothing.
 """
 
 from __future__ import annotations

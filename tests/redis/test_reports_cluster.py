@@ -88,7 +88,7 @@ async def test_ioredis_390_1587_valkey_go_92_nodes_that_send_a_call_to_each_othe
         with pytest.raises((MovedError, CallTimeoutError)):
             await redis.get(LOW)
         assert 1.5 < trio.current_time() - began_at <= 2
-        assert 6 <= sum(words[0] == b"GET" for server in cluster.servers for words in server.seen) < 30
+        assert 6 <= sum(words[0] == b"GET" for server in cluster.servers for words in server.seen) < 16
         low.refuse = high.refuse = lambda words: None
         assert await redis.get(LOW) is None
 
@@ -169,6 +169,8 @@ async def test_redis_py_3867_valkey_py_250_go_redis_889_a_switch_is_heard_and_th
         async with open_sentinel("mymaster", [f"redis://127.0.0.1:{ports[0]}"]) as redis:
             await redis.set("key", 0)
             for number, (old, new) in enumerate([(1, 2), (2, 1), (1, 2)], 1):
+                own = await stack.enter_async_context(redis.dedicated())
+                assert await own.get("key") is not None
                 facts |= {b"port": b"%d" % ports[new], b"config-epoch": b"%d" % (number + 1)}
                 told = f"mymaster 127.0.0.1 {ports[old]} 127.0.0.1 {ports[new]}"
                 assert sentinel.publish(b"+switch-master", told.encode()) == 1

@@ -45,8 +45,8 @@ def open_redis(url: str | None = None, **options: Unpack[ClientOptions]) -> Abst
 
     Entering connects, and raises if that cannot be done. Whatever happens to the connection later is repaired beside
     the block, while calls wait, each no longer than `command_timeout`; there is no number of attempts, the time is the
-    bound. Leaving lets no more calls in, waits until what was posted has been answered, at most `close_within`, and ends
-    every task and connection. What is cancelled from above can still speak inside the block, in shielded clean-up.
+    bound. Leaving lets no more calls in, waits until what was posted has been answered, at most `close_within`, and
+    ends every task and connection. What is cancelled from above can still speak inside the block, in shielded clean-up.
 
     A call that was not sent when the connection was lost, or only reads, is sent again by itself. A write that was sent
     is not: it raises `LinkError`, whose `sent` says that it may have run.
