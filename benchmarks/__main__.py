@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
-from benchmarks import explore
+from benchmarks import explore, redis_soak
 from benchmarks.measure import TARGETS, Figure
 from benchmarks.report import as_markdown, as_text
 
@@ -31,6 +31,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     for name, text in _MODULES.items():
         _add_figures(commands.add_parser(name, help=text))
     _add_explore(commands.add_parser("explore", help="property tests with fresh seeds", allow_abbrev=False))
+    redis_soak.add_arguments(commands.add_parser("soak-redis", help="the Redis client in trouble, and what must hold"))
     options, rest = parser.parse_known_args(words)
     if rest and options.command != "explore":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -77,6 +78,8 @@ def main() -> int:
     options = arguments()
     if options.command == "explore":
         return explore.run(options.minutes, options.pytest)
+    if options.command == "soak-redis":
+        return redis_soak.run(options.seconds, options.seed, options.only)
     figures = list(shown(measured(options.command, options.quick, options.only), options))
     return int(options.gate and any(figure.ok is False for figure in figures))
 

@@ -1,7 +1,7 @@
 """The figures of the Redis client: everybody on the same server, in the same run, alternated; every reply is checked.
 
-Unlike elsewhere, what counts is elapsed time, not CPU time: a client that waits for its own round trips has earned that.
-A figure is the time of one call; its ratio is ours divided by the peer's of the same round, and a target of "5 times as
+Unlike elsewhere, what counts is elapsed time, not CPU time: a client that sleeps through round trips is slow too. A
+figure is the time of one call; its ratio is ours divided by the peer's of the same round, and a target of "5 times as
 fast" is a ratio of a fifth. A peer's ratio says how many times our time it takes.
 """
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, final
 
@@ -45,10 +46,20 @@ class Tally:
     answered: int = 0
     """With the right answer."""
     cancelled: int = 0
-    failed: int = 0
-    """With an error."""
     wrong: int = 0
     """With somebody else's answer, or none."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """What else they ended with, and how often."""
+
+    @property
+    def failed(self) -> int:
+        """How many ended with an error."""
+        return self.errors.total()
+
+    @property
+    def why(self) -> str:
+        """The most frequent errors."""
+        return ", ".join(f"{count}x {text}" for text, count in self.errors.most_common(3))
 
     @property
     def calls(self) -> int:
@@ -63,6 +74,10 @@ class Tally:
             self.answered += 1
         else:
             self.wrong += 1
+
+    def fail(self, error: Exception) -> None:
+        """Count one call that ended with an error."""
+        self.errors[f"{type(error).__name__}: {error!s:.60}"] += 1
 
     def check(self) -> None:
         """Raise if an answer was wrong."""
@@ -105,7 +120,9 @@ def _connected(server: RedisServer) -> Iterator[socket.socket]:
         yield plain
 
 
-async def cancelled_load(world: World, client: Client, *, seconds: float, pause: float, tasks: int, rng: Random) -> Tally:
+async def cancelled_load(
+    world: World, client: Client, *, seconds: float, pause: float, tasks: int, rng: Random
+) -> Tally:
     """Get known keys in many tasks, each call with a deadline of 0 to 2 ms; return how they ended.
 
     Args:
@@ -123,8 +140,8 @@ async def cancelled_load(world: World, client: Client, *, seconds: float, pause:
             which = rng.randrange(KNOWN)
             try:
                 tally.take(await world.attempt(rng.uniform(0, LONGEST), client.get, KEYS[which]), VALUES[which])
-            except Exception:  # whatever a library raises: it is counted
-                tally.failed += 1
+            except Exception as error:  # whatever a library raises
+                tally.fail(error)
             if pause:
                 await world.sleep(rng.uniform(0, pause))
 

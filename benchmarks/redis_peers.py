@@ -155,9 +155,10 @@ def _package(name: str) -> Any:
 @asynccontextmanager
 async def _ours(server: RedisServer, unix: bool) -> AsyncIterator[Client]:
     async with open_redis(server.url if unix else server.tcp_url, command_timeout=20) as redis:
-        sha: str = await redis.script_load(RELEASE)
+        sha = str(await redis.script_load(RELEASE))
 
         async def count(key: str, n: int) -> Any:
+            pipe: Any
             async with redis.pipeline() as pipe:
                 for _ in range(n):
                     pipe.hincrby(key, "n")

@@ -23,6 +23,11 @@ PACKAGES = (
     "purgatory",
     "aiolimiter",
     "limits",
+    "redis",
+    "hiredis",
+    "uvloop",
+    "coredis",
+    "valkey-glide",
 )
 VERDICT = {True: "ok", False: "RED", None: "-"}
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import adaptive, policies, queue, retry
+from benchmarks import adaptive, policies, queue, redis_link, retry
 from benchmarks.measure import SLACK, TARGETS, AbsentError, Figure, alternate, judged, median_ratio
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +15,7 @@ KEYS = ["figure", "value", "unit", "ratio", "against", "target", "ok"]
 
 
 def test_every_declared_figure_is_in_the_targets_and_the_other_way_round() -> None:
-    declared = [*queue.FIGURES, *retry.FIGURES, *policies.FIGURES, *adaptive.FIGURES]
+    declared = [*queue.FIGURES, *retry.FIGURES, *policies.FIGURES, *adaptive.FIGURES, *redis_link.FIGURES]
     assert len(set(declared)) == len(declared)
     assert set(declared) == set(TARGETS)
 

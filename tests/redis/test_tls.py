@@ -15,7 +15,7 @@ import trio
 from redis.backoff import ConstantBackoff
 
 from tests.redis.tls import TlsForwarder, open_tls_forwarder, open_tls_server, speaks_tls
-from trio_orchestrator.redis import LinkError, Message, open_redis
+from trio_orchestrator.redis import LinkError, Message, open_redis, open_sentinel
 from trio_orchestrator.redis.pipe import CHUNK
 from trio_orchestrator.testing import RedisServer, open_fault_proxy
 
@@ -66,6 +66,16 @@ async def test_an_unknown_authority_is_refused_and_the_error_says_where_and_why(
         assert isinstance(error.__cause__.__cause__, ssl.SSLCertVerificationError)
         async with open_redis(f"{tls.url}?ssl_cert_reqs=none") as redis:
             assert await redis.ping() is True
+
+
+async def test_a_sentinel_of_an_unknown_authority_is_refused_and_the_error_says_where_and_why(
+    open_tls: OpenTls,
+) -> None:
+    async with open_tls() as tls:
+        with pytest.raises(LinkError) as caught:
+            async with open_sentinel("mymaster", [tls.url]):
+                raise AssertionError
+        assert f"127.0.0.1:{tls.port}: [SSL: CERTIFICATE_VERIFY_FAILED]" in str(caught.value)
 
 
 async def test_a_certificate_of_another_host_is_refused(open_tls: OpenTls) -> None:

@@ -13,7 +13,7 @@ from trio_orchestrator.redis.address import Address
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connection import Connection
 from trio_orchestrator.redis.connector import Connector, LinkSettings
-from trio_orchestrator.redis.error import LinkError
+from trio_orchestrator.redis.error import LinkError, reason
 from trio_orchestrator.redis.handshake import Handshake
 from trio_orchestrator.redis.link import Link
 from trio_orchestrator.redis.pipe import SocketDial
@@ -104,9 +104,9 @@ class Sentinels:
 
     async def _wait_reachable(self) -> None:
         while not any(watch.is_ready for watch in self._watches.values()):
-            failures = [watch.failure for watch in self._watches.values() if watch.failure is not None]
+            failures = {where: watch.failure for where, watch in self._watches.items() if watch.failure is not None}
             if self._watches and len(failures) == len(self._watches):
-                causes = "; ".join(f"{address}: {watch.failure}" for address, watch in self._watches.items())
+                causes = "; ".join(f"{where}: {reason(failure)}" for where, failure in failures.items())
                 raise LinkError(f"no Sentinel of {self._master!r} can be reached: {causes}")
             await self._news.wait()
 
