@@ -73,12 +73,6 @@ class Outbox:
             self._line = deque(call for call in line if call.task is not None)
             self._longest = max(_SHORT, 2 * len(self._line))
 
-    def _join_line(self, call: Call) -> None:
-        line = self._line
-        while line and line[0].task is None:  # the oldest give up first; else a stalled server would collect them all
-            line.popleft()
-        line.append(call)
-
     def count(self, call: Call) -> None:
         """Give a call its place in the window."""
         call.counted = True
