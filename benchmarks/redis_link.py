@@ -34,8 +34,6 @@ from trio_orchestrator.testing.server import RedisServer, open_redis_server
 
 PIPELINE: Final = 1000
 TASKS_CANCELLED: Final = 200
-WARM_UP: Final = 0.1
-"""Seconds before each reading; a pool of 100 connections is made in less."""
 
 Measure = Callable[[World, Client, float], Coroutine[Any, Any, float]]
 
@@ -47,14 +45,12 @@ async def gets_and_sets(world: World, client: Client, seconds: float, *, tasks: 
     """Set and get known keys in many tasks for some time; return the microseconds a call."""
     tally = Tally()
 
-    async def task(n: int) -> None:
+    async def once(n: int) -> None:
         key, value = KEYS[n % KNOWN], VALUES[n % KNOWN]
-        while time.perf_counter() < until:
-            await client.set(key, value)
-            tally.take(await client.get(key), value)
+        await client.set(key, value)
+        tally.take(await client.get(key), value)
 
-    until = time.perf_counter() + seconds
-    spent = await _spent(world, tasks, task)
+    spent = await _spent(world, tasks, seconds, once)
     tally.check()
     return spent / (2 * tally.calls) * 1e6
 
@@ -63,15 +59,14 @@ async def slowest(world: World, client: Client, seconds: float, *, tasks: int) -
     """Get known keys; return the microseconds within which 99 % of the calls were answered."""
     tally, took = Tally(), list[float]()
 
-    async def task(n: int) -> None:
+    async def once(n: int) -> None:
         key, value = KEYS[n % KNOWN], VALUES[n % KNOWN]
-        while (began := time.perf_counter()) < until:
-            answer = await client.get(key)
-            took.append(time.perf_counter() - began)
-            tally.take(answer, value)
+        began = time.perf_counter()
+        answer = await client.get(key)
+        took.append(time.perf_counter() - began)
+        tally.take(answer, value)
 
-    until = time.perf_counter() + seconds
-    await world.together(tasks, task)
+    await _spent(world, tasks, seconds, once)
     tally.check()
     return sorted(took)[int(0.99 * len(took))] * 1e6
 
@@ -80,14 +75,12 @@ async def lock_cycles(world: World, client: Client, seconds: float, *, tasks: in
     """Claim and release locks, each task its own; return the microseconds a cycle."""
     tally = Tally()
 
-    async def task(n: int) -> None:
+    async def once(n: int) -> None:
         key, token = f"lock:{n}", f"token of {n}"
-        while time.perf_counter() < until:
-            claimed = await client.claim(key, token)
-            tally.take((bool(claimed), await client.release(key, token)), (True, 1))
+        claimed = await client.claim(key, token)
+        tally.take((bool(claimed), await client.release(key, token)), (True, 1))
 
-    until = time.perf_counter() + seconds
-    spent = await _spent(world, tasks, task)
+    spent = await _spent(world, tasks, seconds, once)
     tally.check()
     return spent / tally.calls * 1e6
 
@@ -96,17 +89,27 @@ async def pipelines(world: World, client: Client, seconds: float) -> float:
     """Count by pipelines, one after the other; return the microseconds a command."""
     tally = Tally()
     [last] = await client.count("counted", 1)
-    began = time.perf_counter()
-    while time.perf_counter() < began + seconds:
+
+    async def once(_n: int) -> None:
+        nonlocal last
         tally.take(await client.count("counted", PIPELINE), [*range(last + 1, last + PIPELINE + 1)])
         last += PIPELINE
-    spent = time.perf_counter() - began
+
+    spent = await _spent(world, 1, seconds, once)
     tally.check()
     return spent / (tally.calls * PIPELINE) * 1e6
 
 
-async def _spent(world: World, tasks: int, task: Callable[[int], Coroutine[Any, Any, None]]) -> float:
+async def _spent(world: World, tasks: int, seconds: float, once: Callable[[int], Coroutine[Any, Any, None]]) -> float:
+    """Do something once, and again for some time, in many tasks; return how long that took in all."""
     began = time.perf_counter()
+    until = began + seconds
+
+    async def task(n: int) -> None:
+        await once(n)
+        while time.perf_counter() < until:
+            await once(n)
+
     await world.together(tasks, task)
     return time.perf_counter() - began
 
@@ -173,6 +176,8 @@ class Track:
     server: RedisServer
     seconds: float
     rounds: int
+    warm_up: float = 0.1
+    """Seconds before each reading: a pool of 100 connections is made in less."""
     out: dict[str, str] = field(default_factory=dict)
 
     def run(self, race: Race, wanted: Collection[str]) -> Iterator[Figure]:
@@ -191,7 +196,7 @@ class Track:
         """
 
         async def work(world: World, client: Client) -> float:
-            await race.measure(world, client, WARM_UP)
+            await race.measure(world, client, self.warm_up)
             return await race.measure(world, client, self.seconds)
 
         return float(self.attempt(name, lambda: CONTENDERS[name].work(work, self.server, unix=race.unix)))
@@ -248,7 +253,7 @@ def under_cancels(track: Track, seconds: float, wanted: Collection[str]) -> Iter
 
 def _cancelled(server: RedisServer, name: str, seconds: float) -> dict[str, float]:
     async def work(world: World, client: Client) -> tuple[Tally, int]:
-        await gets_and_sets(world, client, WARM_UP, tasks=TASKS_CANCELLED)
+        await gets_and_sets(world, client, 0.1, tasks=TASKS_CANCELLED)
         before = _connections(server)
         tally = await cancelled_load(
             world, client, seconds=seconds, pause=PAUSE, tasks=TASKS_CANCELLED, rng=Random(name)

@@ -35,7 +35,8 @@ async def _under_cancels(name: str, server: RedisServer, seconds: float, rng: Ra
         with disturbed(server, 1 / STALLS, *STALL) as stalls:
             ended = await in_time(seconds, load)
         return [
-            Promise(name, "answered", tally.answered, least=250 * seconds),
+            Promise(name, "calls", tally.calls, least=1000 * seconds),
+            Promise(name, "answered", tally.answered, least=250 * seconds if pause else 0),
             Promise(name, "cancelled", tally.cancelled, least=1),
             Promise(name, "failed", tally.failed, most=0, why=tally.why),
             Promise(name, "wrong", tally.wrong, most=0),
@@ -57,8 +58,11 @@ async def overload(server: RedisServer, seconds: float, rng: Random) -> list[Pro
 
 
 async def locks(server: RedisServer, seconds: float, rng: Random) -> list[Promise]:
-    """Locks acquired under deadlines of 0 to 2 ms; a cancelled acquisition posts its release behind it."""
-    name, held, doubly, acquired, cancelled = "locks", set[str](), 0, 0, 0
+    """Locks acquired under deadlines of 0 to 2 ms; a cancelled acquisition posts its release behind it.
+
+    The tasks pause between two turns for half of the time, and then do not.
+    """
+    name, held, doubly, acquired, cancelled, pause = "locks", set[str](), 0, 0, 0, PAUSE
     async with open_redis(server.url) as redis:
         release = await redis.script_load(RELEASE)
 
@@ -82,10 +86,12 @@ async def locks(server: RedisServer, seconds: float, rng: Random) -> list[Promis
                 await trio.lowlevel.checkpoint()
                 held.discard(key)
                 await redis.evalsha(release, 1, key, token)
-            await trio.sleep(rng.uniform(0, 0.01))
+            await trio.sleep(rng.uniform(0, pause))
 
         with disturbed(server, 1 / STALLS, *STALL):
-            hung = await every_task(TASKS, seconds, act)
+            hung = await every_task(TASKS, seconds / 2, act)
+            pause = 0
+            hung += await every_task(TASKS, seconds / 2, act)
         checks = await afterwards(name, redis)
     return [
         Promise(name, "acquired", acquired, least=100 * seconds),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from redis.exceptions import DataError
 
 from tests.redis.described import flat
+from trio_orchestrator.redis.command import kind_of_call
 from trio_orchestrator.redis.key import keys_of
 from trio_orchestrator.testing.server import RedisServer
 
@@ -136,7 +138,15 @@ def test_keys_come_back_as_they_were_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [["GET"], ["EVAL", "s"], ["XREAD"], ["MIGRATE", "h"], ["SORT"], ["OBJECT"], [" "], [""]]
+    "call", [["GET"], ["EVAL", "s"], ["XREAD"], ["MIGRATE", "h"], ["SORT"], ["OBJECT"], [""]]
 )
 def test_a_call_without_its_arguments_has_no_keys(call: list[str]) -> None:
     assert keys_of(call) == []
+
+
+@pytest.mark.parametrize("call", [[], [" "], [b"  "], [None], [5], [bytearray(b"GET"), "a"], [["GET"], "a"]])
+def test_a_call_without_a_name_is_refused(call: Any) -> None:
+    with pytest.raises(DataError, match="must begin with its name"):
+        keys_of(call)
+    with pytest.raises(DataError, match="must begin with its name"):
+        kind_of_call(call)

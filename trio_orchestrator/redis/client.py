@@ -15,7 +15,6 @@ from redis.backoff import AbstractBackoff
 from redis.exceptions import ResponseError
 
 from trio_orchestrator.redis.answer import Answers
-from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.command import Kind, Route, kind_of_call
 from trio_orchestrator.redis.dedicated import DedicatedRedis, Monitor
 from trio_orchestrator.redis.event_link import EventLink
@@ -24,8 +23,9 @@ from trio_orchestrator.redis.key import named
 from trio_orchestrator.redis.link import LinkStatistics
 from trio_orchestrator.redis.method import Commands as Commands
 from trio_orchestrator.redis.pipeline import LinkHost, Pipeline
+from trio_orchestrator.redis.post import Post
 from trio_orchestrator.redis.pubsub import Message, PubSub, own_route
-from trio_orchestrator.redis.server import CLOSE_WITHIN, Server, open_server
+from trio_orchestrator.redis.server import Server, open_server
 from trio_orchestrator.redis.subscription import Gap
 from trio_orchestrator.redis.topic import Topic
 from trio_orchestrator.redis.transaction import Body, Retrying, Transaction
@@ -59,6 +59,7 @@ class Redis(Commands):
         super().__init__(answers)
         self._server = server
         self._link = server.link
+        self._call_timeout = server.settings.command_timeout
         self._allowed = allowed
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -103,7 +104,11 @@ class Redis(Commands):
 
         Behind a call that was cancelled it is exact: if that was sent, this comes after it on the same connection; if
         that was not, it never will be. If the connection is lost first, it is the first on the next one. It does not
-        count against `max_in_flight`. An error reply is thrown away.
+        count against `max_in_flight`. An error reply is thrown away, but a replica's refusal (`reconnect_on`) has the
+        master looked for, and the command posted there once.
+
+        What is posted while there is no connection is kept for the next one, in whatever number and however long that
+        takes: post what is rare, and right even if it is late, such as giving back what is yours.
 
         Raises:
             DataError: An argument is of no known type, or the command cannot share a connection with others.
@@ -112,7 +117,7 @@ class Redis(Commands):
         kind = kind_of_call(args)
         if kind.route_for(args) is not Route.SHARED:
             raise kind.refusal(named(args)[0])
-        self._link.post(Call(self._answers.pack(args)))
+        self._link.post(Post(self._answers.pack(args), self._link, self._server.settings.reconnect_on))
 
     # ------------------------------------------------------------------------- several commands, one connection
 
@@ -226,7 +231,7 @@ class Redis(Commands):
 async def _siblings(elder: Redis) -> AsyncGenerator[Redis, None]:
     server = elder._server.twin()
     try:
-        async with open_server(server, 0, CLOSE_WITHIN):
+        async with open_server(server, 0, elder._server.close_within):
             yield Redis(server, elder._answers, allowed=elder._allowed)
     finally:
         elder._server.forget(server)

@@ -87,6 +87,7 @@ class RedisCluster(Commands):
         self._router = router
         self._allowed = allowed
         self._connect = connect
+        self._call_timeout = router.settings.command_timeout
         self._events = ClusterEvents(router, connect)
 
     # ------------------------------------------------------------------------------------------- one command

@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, cast, final
 
 from redis.commands.cluster import READ_COMMANDS
 
@@ -240,14 +240,20 @@ def kind_of(name: str | bytes) -> Kind:
 
     A name in another case, as bytes, or with blanks (`"config get"`) is looked up by its normal form. The first word
     alone of a name of two words says nothing: use `kind_of_call` where the second may come as an argument.
+
+    Raises:
+        DataError: That is no name.
     """
-    kind = _KINDS.get(name)
+    try:
+        kind = _KINDS.get(name)
+    except TypeError:  # no name at all
+        kind = None
     return kind if kind is not None else _KINDS.get(named([name])[0], UNKNOWN)
 
 
 def kind_of_call(args: Args) -> Kind:
     """Return what is known of the command of this call, whose name may be two arguments (`["CONFIG", "GET", "a"]`)."""
-    kind = kind_of(args[0])
+    kind = kind_of(args[0] if args else cast("str", None))
     return kind if kind is not _CONTAINER else _KINDS.get(named(args)[0], UNKNOWN)
 
 

@@ -61,7 +61,7 @@ class Connection:
     """
 
     __slots__ = (
-        "_parked", "_pipe", "_retiring", "_scope", "address", "answered", "cause", "conversation", "doubted",
+        "_parked", "_pipe", "_retiring", "_scope", "_within", "address", "answered", "cause", "conversation", "doubted",
         "heard_at", "held", "lost", "outbox", "sent_at", "trusted",
     )  # fmt: skip
 
@@ -79,6 +79,7 @@ class Connection:
         self._parked: Task | None = None
         self._scope = trio.CancelScope()
         self._retiring = False
+        self._within = math.inf
         self.address: Address = address
         self.conversation: Conversation = Conversation(reader, push)
         self.outbox: Outbox = Outbox(math.inf, math.inf) if outbox is None else outbox
@@ -163,8 +164,9 @@ class Connection:
             self.lost(self, *self.conversation.end())
 
     def retire(self, within: float) -> None:
-        """Send nothing more, and end as soon as what was sent has been answered, or after so many seconds. Sync."""
+        """Send nothing more, and end when what was sent has been answered, or after so many silent seconds. Sync."""
         self.held = self._retiring = True
+        self._within = within
         self._scope.deadline = trio.current_time() + within
         self._end_if_done()
 
@@ -194,6 +196,8 @@ class Connection:
                 self._hear(data)
         except (OSError, trio.BrokenResourceError, redis.exceptions.InvalidResponse) as error:
             self.fail(error)
+        except Exception as error:  # raised by what makes replies of bytes: nobody knows whose reply is next
+            self.fail(redis.exceptions.InvalidResponse(f"a reply could not be read: {error!r}"))
         else:
             self.fail(EOFError("closed by the server"))
 
@@ -205,6 +209,7 @@ class Connection:
             self.doubted = False
             self.trusted()
         if self._retiring:
+            self._scope.deadline = self.heard_at + self._within
             self._end_if_done()
 
     @enable_ki_protection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias, final
@@ -23,6 +24,13 @@ from trio_orchestrator.redis.pipe import Dial
 from trio_orchestrator.redis.wire import reader
 from trio_orchestrator.redis_event import RedisConnected
 
+_logger = logging.getLogger("trio_orchestrator")
+
+_MANY = 64
+"""No more failures than so many are told to the backoff: 2 ** failures has to be a float."""
+
+_INSTEAD = 3.0
+
 Resolve: TypeAlias = Callable[[], Awaitable[Address]]
 """Asked before each attempt to connect."""
 
@@ -43,6 +51,18 @@ class LinkSettings:
     reader: Callable[[], hiredis.Reader]
     hooks: Hooks
 
+    def pause(self, failures: int) -> float:
+        """Return the seconds after so many failures in a row, from 0 on. A backoff that errs is logged and replaced."""
+        try:
+            delay = float(self.reconnect.compute(min(failures, _MANY)))
+            if delay >= 0:
+                return delay
+            problem = f"was {delay}"
+        except Exception as error:
+            problem = f"raised {error!r}"
+        _logger.error("the pause that reconnect=%r computes %s; it is %g s instead", self.reconnect, problem, _INSTEAD)
+        return _INSTEAD
+
 
 @final
 class Connector:
@@ -54,9 +74,18 @@ class Connector:
         dial: Connects to that address.
         handshake: The first words.
         settings: Bounds of time.
+        still: Tells whether the server at an address is to be used still, asked once a connection to it is ready.
     """
 
-    def __init__(self, name: str, resolve: Resolve, dial: Dial, handshake: Handshake, settings: LinkSettings) -> None:
+    def __init__(
+        self,
+        name: str,
+        resolve: Resolve,
+        dial: Dial,
+        handshake: Handshake,
+        settings: LinkSettings,
+        still: Callable[[Address], bool] = lambda _address: True,
+    ) -> None:
         self.trying: str = name
         """The address that was last tried, for errors."""
         self._name = name
@@ -64,12 +93,13 @@ class Connector:
         self._dial = dial
         self._handshake = handshake
         self._settings = settings
+        self._still = still
         self._on_connected = settings.hooks.of("redis_connected")
 
     def undecoded(self, name: str) -> Connector:
         """Return a connector to the same server whose replies and pushes stay bytes."""
         settings = replace(self._settings, reader=reader)
-        return Connector(name, self._resolve, self._dial, self._handshake, settings)
+        return Connector(name, self._resolve, self._dial, self._handshake, settings, self._still)
 
     async def connect(self, nursery: trio.Nursery, push: Push = ignore_push) -> Connection:
         """Make one connection, which runs in `nursery` and is ready. A cancelled attempt leaves nothing behind.
@@ -81,10 +111,20 @@ class Connector:
         """
         timeout = self._settings.connect_timeout
         with trio.move_on_after(timeout):
+            try:
+                return await self._connected(nursery, push)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:  # no host; an answer of another kind
+                raise LinkError(f"{self.trying} cannot be spoken with as a Redis server: {error!r}") from error
+        raise LinkError(f"no answer from {self.trying} within {timeout:g} s")
+
+    async def _connected(self, nursery: trio.Nursery, push: Push) -> Connection:
+        while True:
             address = await self._resolve()
             self.trying = str(address)
-            return await self._greeted(await self._dialled(address, push), nursery)
-        raise LinkError(f"no answer from {self.trying} within {timeout:g} s")
+            connection = await self._greeted(await self._dialled(address, push), nursery)
+            if self._still(address):  # no checkpoint from here to the step in which the connection is adopted
+                return connection
+            connection.fail(EOFError("another server is to be asked"))
 
     async def _dialled(self, address: Address, push: Push) -> Connection:
         connection = Connection(await self._dial(address), address, self._settings.reader(), push)

@@ -30,9 +30,9 @@ class DedicatedRedis(Commands):
     It is for `WAIT` and `WAITAOF`, for several blocking commands in a row, for `WATCH`, `MULTI` and `EXEC` by hand, and
     for traffic that must not hold up others. Its commands run in order, one after another.
 
-    Entering waits for a connection: first come, first served, `max_dedicated` at once. Leaving does not block: the
-    connection goes back, or is closed if a call was given up on it or something stateful was done. If it is lost, every
-    call raises `LinkError`: it is never replaced, since what was said on it would be gone.
+    Entering waits for a connection, as long as that takes: first come, first served, `max_dedicated` at once. Leaving
+    does not block: the connection goes back, or is closed if a call was given up on it or something stateful was done.
+    If it is lost, every call raises `LinkError`: it is never replaced, since what was said on it would be gone.
 
     Args:
         server: Whose connection.
@@ -43,6 +43,7 @@ class DedicatedRedis(Commands):
         """Made by `redis.dedicated()`."""
         super().__init__(answers)
         self._hold = Hold(server)
+        self._call_timeout = server.settings.command_timeout
 
     async def __aenter__(self) -> DedicatedRedis:
         await self._hold.open()

@@ -12,6 +12,9 @@ import trio
 class _PlainError(Exception):
     """An error whose repr is that of Python's, with its message: redis-py's names a category only."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 

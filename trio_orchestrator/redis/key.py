@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
+from redis.exceptions import DataError
+
 Args: TypeAlias = Sequence[Any]
 Places: TypeAlias = "slice | Callable[[Args], list[Any]]"
 
@@ -35,8 +37,13 @@ def named(args: Args) -> tuple[str, Args]:
 
     The name may come in any case, as bytes, as one argument with blanks (`"CONFIG GET"`, as redis-py passes it) or as
     two.
+
+    Raises:
+        DataError: There is no name, which no server would answer to.
     """
-    head = args[0]
+    head = args[0] if args else None
+    if not isinstance(head, (str, bytes)) or (head and not head.strip()):
+        raise DataError(f"a command must begin with its name, got {head!r}")
     if (" " in head) if isinstance(head, str) else (b" " in head):
         args = [*head.split(), *args[1:]] or args
     name = text(args[0]).upper()

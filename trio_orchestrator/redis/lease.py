@@ -23,23 +23,28 @@ class Leases:
         most: How many there may be at once.
     """
 
-    __slots__ = ("_connector", "_idle", "_leased", "_limiter", "_nursery", "_settings")
+    __slots__ = ("_connector", "_era", "_idle", "_leased", "_limiter", "_nursery", "_searches", "_settings", "_waits")
 
     def __init__(self, connector: Connector, settings: LinkSettings, most: float) -> None:
         self._connector = connector
         self._settings = settings
+        self._era = 0
         self._idle: list[Connection] = []
         self._leased: set[Connection] = set()
         self._limiter = trio.CapacityLimiter(most)
         self._nursery: trio.Nursery | None = None
+        self._searches: set[trio.CancelScope] = set()
+        self._waits: set[trio.CancelScope] = set()
 
     def open(self, nursery: trio.Nursery) -> None:
         """Have connections run in `nursery`."""
         self._nursery = nursery
 
     def close(self) -> None:
-        """Make no more connections. Sync."""
+        """Make no more connections; who waits for a place gets `ClosedResourceError`. Sync."""
         self._nursery = None
+        for scope in self._waits:
+            scope.cancel(reason="the block of the client was left")
 
     def lease(self) -> Lease:
         """Return a lease, to be entered."""
@@ -52,7 +57,10 @@ class Leases:
         self.renew()
 
     def renew(self) -> None:
-        """Close the idle connections, since another server is to be asked. Sync."""
+        """Close the idle connections, and those being made, since another server is to be asked. Sync."""
+        self._era += 1
+        for search in self._searches:
+            search.cancel(reason="another server is to be asked")
         while self._idle:
             self._idle.pop().fail(EOFError("another server is to be asked"))
 
@@ -61,8 +69,13 @@ class Leases:
         return error is None or (isinstance(error, ResponseError) and not self._settings.reconnect_on(error))
 
     async def take(self, token: object) -> Connection:
-        """Wait for a place, and return a connection: the one that was given back last, or a new one."""
-        await self._limiter.acquire_on_behalf_of(token)
+        """Wait for a place, and return a connection: the one that was given back last, or a new one.
+
+        Raises:
+            LinkError: The server could not be reached for `connect_timeout`.
+            trio.ClosedResourceError: The block of the client was left.
+        """
+        await self._wait_place(token)
         try:
             connection = self._used() or await self._connected()
             self._leased.add(connection)
@@ -70,6 +83,18 @@ class Leases:
         except BaseException:
             self._limiter.release_on_behalf_of(token)
             raise
+
+    async def _wait_place(self, token: object) -> None:
+        with trio.CancelScope() as scope:
+            if self._nursery is None:
+                scope.cancel(reason="the block of the client was left")
+            self._waits.add(scope)
+            try:
+                await self._limiter.acquire_on_behalf_of(token)
+            finally:
+                self._waits.discard(scope)
+        if scope.cancelled_caught:
+            raise _closed()
 
     def _used(self) -> Connection | None:
         while self._idle:
@@ -83,14 +108,31 @@ class Leases:
         until, failures = trio.current_time() + self._settings.connect_timeout, 0
         while self._nursery is not None:
             try:
-                return await self._connector.connect(self._nursery)
+                connection = await self._search(self._nursery)
+                if connection is not None:
+                    return connection
+                continue
             except (OSError, RedisError, trio.BrokenResourceError) as error:
-                delay = self._settings.reconnect.compute(failures)
+                delay = self._settings.pause(failures)
                 if not may_pass(error) or trio.current_time() + delay >= until:
                     raise explained(error, self._connector.trying) from error.__cause__
             failures += 1
             await trio.sleep(delay)
-        raise trio.ClosedResourceError("the block of the client was left")
+        raise _closed()
+
+    async def _search(self, nursery: trio.Nursery) -> Connection | None:
+        """Connect; return None if another server is to be asked since."""
+        era = self._era
+        with trio.CancelScope() as search:
+            self._searches.add(search)
+            try:
+                connection = await self._connector.connect(nursery)
+            finally:
+                self._searches.discard(search)
+            if era == self._era:
+                return connection
+            connection.fail(EOFError("another server is to be asked"))
+        return None
 
     def give_back(self, token: object, connection: Connection, *, clean: bool) -> None:
         """Take a connection back; it is closed unless it is as good as new. Sync."""
@@ -141,4 +183,12 @@ class Lease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._leases.give_back(self, self._connection, clean=not self.dirty and self._leases.is_good(error))
+        clean = False
+        try:
+            clean = not self.dirty and self._leases.is_good(error)
+        finally:  # it asks a function of the user's
+            self._leases.give_back(self, self._connection, clean=clean)
+
+
+def _closed() -> trio.ClosedResourceError:
+    return trio.ClosedResourceError("the block of the client was left")

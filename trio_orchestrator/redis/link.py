@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast, final
 
 import trio
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task, enable_ki_protection, wait_task_rescheduled
 
 from trio_orchestrator.block import emit
@@ -18,7 +16,10 @@ from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.connection import ClosedHereError, Connection, ignore_push
 from trio_orchestrator.redis.connector import Connector, LinkSettings, explained, may_pass
 from trio_orchestrator.redis.conversation import Push
+from trio_orchestrator.redis.deadline import Deadlines
 from trio_orchestrator.redis.error import CallTimeoutError, LinkError
+from trio_orchestrator.redis.figures import Counts
+from trio_orchestrator.redis.figures import LinkStatistics as LinkStatistics
 from trio_orchestrator.redis.outbox import Outbox
 from trio_orchestrator.redis.wire import pack
 from trio_orchestrator.redis_event import RedisFailover, RedisLost, RedisReady, RedisReconnecting
@@ -26,36 +27,9 @@ from trio_orchestrator.redis_event import RedisFailover, RedisLost, RedisReady, 
 SETTLED = 1.0
 """A connection that has lived so many seconds, or has answered a call, is followed by an attempt without a pause."""
 
-_MANY = 64
-"""No more failures than so many are told to the backoff: 2 ** failures has to be a float."""
-
 _PING = pack(("PING",))
 
-
-@dataclass(frozen=True, slots=True)
-class LinkStatistics:
-    """The figures of one link. Calls count once, however many replies they want; so does a pipeline."""
-
-    name: str
-    address: str
-    """Where it leads now; empty before the first connection."""
-    connected: bool
-    doubted: bool
-    """Whether its server is silent, so that a second connection is tried."""
-    calls: int
-    """How many calls were made, posts included."""
-    in_flight: int
-    """How many were sent and wait for their reply, those that were given up included."""
-    queued: int
-    """How many wait to be sent."""
-    waiting: int
-    """How many wait in line for a place in the window."""
-    timed_out: int
-    connections: int
-    """How many were ready to be used, the first included."""
-    lost: int
-    sent_bytes: int
-    received_bytes: int
+_SCRIPTS = frozenset((b"EVAL", b"EVALSHA", b"FCALL"))
 
 
 @final
@@ -90,7 +64,7 @@ class Link:
         self._push = push
         self._ready = ready
         self._failed = failed
-        self._deadlines: deque[Call] = deque()
+        self._deadlines = Deadlines(self._timeout)
         self._trouble = trio.Event()
         self._search: trio.CancelScope | None = None
         self._first = trio.Event()
@@ -99,9 +73,10 @@ class Link:
         self._nursery: trio.Nursery | None = None
         self._address: Address | None = None
         self._failure: Exception | None = None
+        self._retired: Connection | None = None
         self._hasty = False
         self._adopted_at = 0.0
-        self._counts = _Counts()
+        self._counts = Counts()
         hooks = settings.hooks
         self._on_ready = hooks.of("redis_ready")
         self._on_lost = hooks.of("redis_lost")
@@ -137,6 +112,8 @@ class Link:
         if not isinstance(error, ResponseError) or not self._settings.reconnect_on(error):
             raise error
         self.renew(call.conversation)
+        if may_have_run_in_part(call.data) and not isinstance(error, ReadOnlyError):
+            raise error
         again = Call(call.data)
         again.raw, again.resend = call.raw, call.resend
         with trio.move_on_at(call.started + self._timeout):
@@ -168,10 +145,7 @@ class Link:
         call.started = trio.current_time()
         self._counts.calls += 1
         if self._timeout < math.inf:
-            deadlines = self._deadlines
-            while deadlines and deadlines[0].task is None:
-                deadlines.popleft()
-            deadlines.append(call)
+            self._deadlines.add(call)
         self._put(call)
 
     def _put(self, call: Call) -> None:
@@ -199,11 +173,12 @@ class Link:
         if connection is not None and conversation in (None, connection.conversation):
             self._lose(connection)
             self._hasty = trio.current_time() - self._adopted_at <= SETTLED  # else one a round trip, if all refuse
-            connection.retire(self._timeout)
+            self._retired = connection
+            connection.retire(min(self._timeout, self._settings.silent_after))
 
     def drop(self, cause: BaseException) -> None:
         """End the connection at once, and with it what was sent; then resolve and connect again. Sync."""
-        if self._search is not None and self.connection is None:
+        if self._search is not None:  # it may be about to find the old one
             self._search.cancel(reason="another server is to be asked")
         if self.connection is not None:
             self.connection.fail(cause)
@@ -244,6 +219,7 @@ class Link:
             call.restart()
         self._settle_failed(connection, failed)
         self._give_back(connection, again)
+        self._let_go(connection)
         self._count_lost(connection, failed)
 
     def _settle_failed(self, connection: Connection, failed: list[Call]) -> None:
@@ -256,11 +232,16 @@ class Link:
         self._lose(connection)
         self._kick()
 
+    def _let_go(self, connection: Connection) -> None:
+        """Let the next connection to the same server speak: what was sent on this one has been executed, or is lost."""
+        if connection is self._retired:
+            self._retired = None
+            if self.connection is not None and not self.connection.doubted:
+                self.connection.held = False
+                self.connection.kick()
+
     def _count_lost(self, connection: Connection, failed: list[Call]) -> None:
-        counts, conversation = self._counts, connection.conversation
-        counts.lost += 1
-        counts.sent += conversation.taken
-        counts.received += conversation.heard
+        self._counts.lose(connection)
         if self._on_lost and connection.cause is not None and not isinstance(connection.cause, ClosedHereError):
             event = RedisLost(self.name, str(connection.address), connection.cause, len(failed), len(self.outbox))
             emit(self._on_lost, event)
@@ -309,6 +290,7 @@ class Link:
     async def flush(self) -> None:
         """Let nothing more in, and wait until the server has answered what was sent or posted before."""
         last = Call(_PING)
+        self.outbox.put_back(())  # what was given up is dropped
         idle = not len(self.outbox) and (self.connection is None or not self.connection.conversation.row)
         if not idle:
             self._submit(last)
@@ -333,7 +315,7 @@ class Link:
         since, failures, nursery = trio.current_time(), 0, self._nursery
         assert nursery is not None
         cast("Any", self._settings.reconnect).reset()  # it has no types
-        await trio.sleep(self._settings.reconnect.compute(0) if self._hasty else 0)
+        await trio.sleep(self._settings.pause(0) if self._hasty else 0)
         while self._refusal is None:
             try:
                 connection = await self._connector.connect(nursery, self._push)
@@ -346,13 +328,15 @@ class Link:
 
     async def _pause(self, error: Exception, failures: int, patient_until: float) -> None:
         """Wait before the next attempt, unless it is the first one that was to succeed at once."""
-        delay = self._settings.reconnect.compute(min(failures, _MANY))
+        self._failure, now = error, trio.current_time()
+        delay = self._settings.pause(failures)
         if self._failed is not None:
             self._failed(error)
-        if not self._first.is_set() and not (may_pass(error) and trio.current_time() + delay < patient_until):
+        if not self._first.is_set():
+            delay = min(delay, max(0.0, patient_until - now))
+        if not self._first.is_set() and not (may_pass(error) and now < patient_until):
             self._refusal = explained(error, self._connector.trying)
             self._first.set()
-            delay = 0
         elif self._on_reconnecting:
             event = RedisReconnecting(self.name, self._connector.trying, error, delay, failures + 1)
             emit(self._on_reconnecting, event)
@@ -362,14 +346,17 @@ class Link:
         """Have all calls go through a new connection, unless the old one has spoken again meanwhile."""
         old = self.connection
         if old is not None and not old.doubted:
-            connection.retire(self._timeout)
+            connection.retire(min(self._timeout, self._settings.silent_after))
             return
         if old is not None:
             silent = trio.current_time() - old.heard_at
             old.fail(TimeoutError(f"silent for {silent:.3g} s, while another connection was answered"))
         connection.lost, connection.outbox = self._lost, self.outbox
         self.connection, self._hasty, self._adopted_at = connection, False, trio.current_time()
+        self._failure = None
         self._counts.connections += 1
+        retired = self._retired
+        connection.held = retired is not None and retired.cause is None and retired.address == connection.address
         self._tell_ready(connection, since, attempts)
         self._first.set()
         if self._ready is not None:
@@ -389,20 +376,8 @@ class Link:
     async def _time_out(self) -> None:
         """End each call that has waited for `command_timeout`. One task for all: they end in the order they began."""
         while True:
-            await trio.sleep_until(self._next_deadline())
-            self._expire()
-
-    def _next_deadline(self) -> float:
-        deadlines = self._deadlines
-        while deadlines and deadlines[0].task is None:
-            deadlines.popleft()
-        return (deadlines[0].started if deadlines else trio.current_time()) + self._timeout
-
-    def _expire(self) -> None:
-        now, deadlines = trio.current_time(), self._deadlines
-        while deadlines and (deadlines[0].task is None or deadlines[0].started + self._timeout <= now):
-            call = deadlines.popleft()
-            if call.task is not None:
+            await trio.sleep_until(self._deadlines.next_after(trio.current_time()))
+            for call in self._deadlines.take_over(trio.current_time()):
                 self._end_late(call)
 
     def _end_late(self, call: Call) -> None:
@@ -414,7 +389,9 @@ class Link:
 
     def _late(self, call: Call) -> CallTimeoutError:
         sent = call.tried or call.conversation is not None  # what is in the row leaves, though nobody waits for it
-        return CallTimeoutError(self._timeout, self._address or self.name, sent=sent)
+        error = CallTimeoutError(self._timeout, self._address or self.name, sent=sent)
+        error.__cause__ = self._failure if self.connection is None else None
+        return error
 
     @enable_ki_protection
     async def _watch(self) -> None:
@@ -446,33 +423,12 @@ class Link:
 
     def statistics(self) -> LinkStatistics:
         """Return the figures so far."""
-        connection, counts = self.connection, self._counts
-        conversation = None if connection is None else connection.conversation
-        return LinkStatistics(
-            name=self.name,
-            address="" if connection is None else str(connection.address),
-            connected=connection is not None,
-            doubted=connection is not None and connection.doubted,
-            calls=counts.calls,
-            in_flight=0 if conversation is None else len(conversation.row),
-            queued=len(self.outbox),
-            waiting=self.outbox.waiting,
-            timed_out=counts.timed_out,
-            connections=counts.connections,
-            lost=counts.lost,
-            sent_bytes=counts.sent + (0 if conversation is None else conversation.taken),
-            received_bytes=counts.received + (0 if conversation is None else conversation.heard),
-        )
+        return self._counts.statistics(self.name, self.connection, self.outbox)
 
 
-@dataclass(slots=True)
-class _Counts:
-    calls: int = 0
-    timed_out: int = 0
-    connections: int = 0
-    lost: int = 0
-    sent: int = 0
-    received: int = 0
+def may_have_run_in_part(data: bytes) -> bool:
+    """Return whether a command is a script, whose error may be its own, after it has done something."""
+    return data.split(b"\r\n", 3)[2].upper() in _SCRIPTS
 
 
 def _nothing() -> None:

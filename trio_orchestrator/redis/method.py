@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from json import JSONDecoder, JSONEncoder
 from types import CoroutineType
 from typing import Any, Final, Literal, cast
 
+import trio
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 from redis.exceptions import NoScriptError, ResponseError
 
 from trio_orchestrator.redis.answer import Answers
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.command import Kind
+from trio_orchestrator.redis.error import CallTimeoutError
 from trio_orchestrator.redis.module import Json, namespace_of
 from trio_orchestrator.redis.scan import Scan
 from trio_orchestrator.redis.script import Script
@@ -28,6 +31,8 @@ class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[mis
     """redis-py's command methods on something that can execute them. Their answers are those of `redis.asyncio`."""
 
     _is_async_client: Literal[True] = True
+    _call_timeout: float = math.inf
+    """So many seconds one call may take."""
     _event_dispatcher: Any = None  # redis-py's protocol names it; none of its commands uses it
 
     def __init__(self, answers: Answers) -> None:
@@ -131,9 +136,12 @@ class Commands(AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[mis
     async def _execute_script(
         self, script: Script, keys: tuple[Any, ...], args: tuple[Any, ...], options: dict[str, Any], readonly: bool
     ) -> Any:
+        until = trio.current_time() + self._call_timeout
         with suppress(NoScriptError):
             return await self.execute_command(*script.command(keys, args, readonly=readonly), **options)
-        return await self.execute_command(*script.full_command(keys, args, readonly=readonly), **options)
+        with trio.move_on_at(until):  # it is one call, with one time
+            return await self.execute_command(*script.full_command(keys, args, readonly=readonly), **options)
+        raise CallTimeoutError(self._call_timeout, "the server", sent=True)
 
     # ------------------------------------------------------------------------------------- going through all
 

@@ -71,7 +71,8 @@ async def _open_sentinel(master: str, plan: Plan, targets: Sequence[Target]) -> 
     name = f"master {master!r}"
     sentinels = Sentinels(master, targets, settings)
     dial = SocketDial(target.tls, settings.keepalive)
-    connector = Connector(name, sentinels.resolve, dial, _handshake(target, "master"), settings)
+    handshake = _handshake(target, "master")
+    connector = Connector(name, sentinels.resolve, dial, handshake, settings, sentinels.is_current)
     server = Server(name, connector, settings, dedicated=plan.dedicated, beside=sentinels.run)
     sentinels.moved = server.drop
     async with open_server(server, plan.wait, plan.close_within):

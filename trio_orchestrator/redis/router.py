@@ -300,7 +300,7 @@ class Router:
             failures += 1
 
     async def _pause(self, failures: int, until: float, causes: dict[Address, Exception]) -> None:
-        delay = self.settings.reconnect.compute(failures)
+        delay = self.settings.pause(failures)
         for error in causes.values():
             if isinstance(error, AuthenticationError):
                 raise error

@@ -1,38 +1,34 @@
-"""Where the master is: asked of every Sentinel that can be reached, and heard from each when it changes."""
+"""Where the master is: asked of every Sentinel that can be reached, and heard from each when it changes.
+
+What counts is the last word of each Sentinel: a new one of the same Sentinel replaces it, whatever it was, and of the
+words of several the one of the latest epoch counts. So a Sentinel that lags behind cannot bring an old master back, not
+even if those that know better are out of reach; and Sentinels that were set up anew, and count from 0 again, are
+believed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, final
 
 import trio
 from redis.exceptions import RedisError
 
 from trio_orchestrator.redis.address import Address
-from trio_orchestrator.redis.call import Call
-from trio_orchestrator.redis.connection import Connection
-from trio_orchestrator.redis.connector import Connector, LinkSettings
+from trio_orchestrator.redis.connector import LinkSettings
 from trio_orchestrator.redis.error import LinkError, reason
-from trio_orchestrator.redis.handshake import Handshake
-from trio_orchestrator.redis.link import Link
-from trio_orchestrator.redis.pipe import SocketDial
+from trio_orchestrator.redis.pipe import Dial, SocketDial
+from trio_orchestrator.redis.sentinel_link import SentinelLink, Word
 from trio_orchestrator.redis.settings import Target
-from trio_orchestrator.redis.wire import pack, reader
+from trio_orchestrator.redis.wire import reader
 
 OTHERS: Final = 0.05
-"""Seconds that further Sentinels may take to answer once one has: one of them may know more."""
+"""Seconds that further Sentinels may take to answer, or to be connected to, once one has: one of them may know more."""
 
-
-@final
-@dataclass(frozen=True, slots=True, order=True)
-class Report:
-    """What a Sentinel says of the master. The later of two is that of the greater epoch."""
-
-    epoch: int
-    address: Address
-    down: bool
-    """Whether a quorum of Sentinels has found it down."""
+SPREAD: Final = 5.0
+"""Seconds after which all Sentinels that can know of a change do: they tell each other every 2 s."""
 
 
 @final
@@ -47,40 +43,55 @@ class Sentinels:
     Args:
         master: The name by which they know it.
         targets: How each is reached; those that these know of are asked as well.
-        settings: Of their links.
+        settings: Of the master's links. The Sentinels' have shorter times, so that they leave some for the master.
+        dial: Returns what connects to such a target.
     """
 
-    def __init__(self, master: str, targets: Sequence[Target], settings: LinkSettings) -> None:
-        self._master = master
-        self._targets = {target.address: target for target in targets}
-        self._settings = replace(settings, reader=reader)
+    def __init__(
+        self,
+        master: str,
+        targets: Sequence[Target],
+        settings: LinkSettings,
+        dial: Callable[[Target], Dial] | None = None,
+    ) -> None:
+        self.master: str = master
+        whole = settings.connect_timeout
+        self.settings: LinkSettings = replace(
+            settings, reader=reader, connect_timeout=whole / 2, command_timeout=whole / 4
+        )
         self.moved: Callable[[BaseException], None] = _nothing
         """Called with the reason when the master is another one than was resolved last."""
-        self._watches: dict[Address, _Watch] = {}
+        self._dial: Callable[[Target], Dial] = dial or self._dial_socket
+        self._given = {target.address: target for target in targets}
+        self._links: dict[Address, SentinelLink] = {}
         self._nursery: trio.Nursery | None = None
         self._news = trio.Event()
-        self._known: Report | None = None
+        self._current: Address | None = None
 
     def __str__(self) -> str:
-        return f"{self._master!r} by the Sentinels at {', '.join(map(str, self._targets))}"
+        return f"{self.master!r} by the Sentinels at {', '.join(map(str, self._given))}"
+
+    def _dial_socket(self, target: Target) -> Dial:
+        return SocketDial(target.tls, self.settings.keepalive)
 
     async def run(self) -> None:
         """Keep a link to every Sentinel, until it is cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for target in list(self._targets.values()):
-                self._add(target)
+            for target in self._given.values():
+                self._add(target, b"")
+            self.tell()
             await trio.sleep_forever()
 
-    def _add(self, target: Target) -> None:
+    def _add(self, target: Target, identity: bytes) -> None:
         assert self._nursery is not None
-        watch = self._watches[target.address] = _Watch(self._master, target, self._settings, self)
-        self._nursery.start_soon(watch.run, name=f"link to the Sentinel at {target.address}")
+        link = self._links[target.address] = SentinelLink(target, self._dial(target), identity, self)
+        self._nursery.start_soon(link.run, name=f"link to the Sentinel at {target.address}")
 
-    def tell(self) -> None:
-        """Have those who wait look again: a Sentinel can be reached now, or cannot. Sync."""
-        self._news.set()
-        self._news = trio.Event()
+    def _remove(self, link: SentinelLink) -> None:
+        if self._links.get(link.target.address) is link:
+            del self._links[link.target.address]
+        link.stop()
 
     # --------------------------------------------------------------------------------------------- the answer
 
@@ -91,145 +102,143 @@ class Sentinels:
             LinkError: None of them can be reached, or none knows of a master that is up.
         """
         await self._wait_reachable()
-        reports = await self._ask()
-        if not reports:
-            raise LinkError(f"no Sentinel knows where the master {self._master!r} is")
-        latest = max(reports)
-        if self._known is not None and latest.epoch < self._known.epoch:
-            latest = self._known  # the one that knew more does not answer now
-        self._known = latest
-        if latest.down:
-            raise LinkError(f"the Sentinels say that the master {self._master!r} at {latest.address} is down")
+        answered, refusals = await self._ask()
+        if not answered:
+            raise LinkError(f"no Sentinel says where the master {self.master!r} is: {_causes(refusals)}")
+        self._forget_outdated(answered)
+        latest = self._latest({*self._links.values(), *answered})
+        assert latest is not None
+        self._settle(latest, "the Sentinels were asked")
+        if self._is_down(latest, answered):
+            raise LinkError(f"the Sentinels say that the master {self.master!r} at {latest.address} is down")
         return latest.address
 
-    async def _wait_reachable(self) -> None:
-        while not any(watch.is_ready for watch in self._watches.values()):
-            failures = {where: watch.failure for where, watch in self._watches.items() if watch.failure is not None}
-            if self._watches and len(failures) == len(self._watches):
-                causes = "; ".join(f"{where}: {reason(failure)}" for where, failure in failures.items())
-                raise LinkError(f"no Sentinel of {self._master!r} can be reached: {causes}")
-            await self._news.wait()
+    def is_current(self, address: Address) -> bool:
+        """Return whether the master is still thought to be there."""
+        return address == self._current
 
-    async def _ask(self) -> list[Report]:
+    async def _wait_reachable(self) -> None:
+        """Wait until one can be asked, and a little for those of which nobody knows yet whether they can."""
+        while not any(link.is_ready for link in self._links.values()):
+            failures = {where: link.failure for where, link in self._links.items() if link.failure is not None}
+            if self._links and len(failures) == len(self._links):
+                raise LinkError(f"no Sentinel of {self.master!r} can be reached: {_causes(failures)}")
+            await self._news.wait()
+        with trio.move_on_after(OTHERS):
+            while any(not link.is_ready and link.failure is None for link in self._links.values()):
+                await self._news.wait()
+
+    async def _ask(self) -> tuple[list[SentinelLink], dict[Address, Exception]]:
         """Ask all that can be reached, and wait a little for the others once one has answered."""
-        reports: list[Report] = []
+        answered: list[SentinelLink] = []
+        refusals: dict[Address, Exception] = {}
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
-                for watch in self._watches.values():
-                    if watch.is_ready:
-                        nursery.start_soon(self._ask_one, watch, reports, scope)
-        return reports
+                for link in self._links.values():
+                    if link.is_ready:
+                        nursery.start_soon(_ask_one, link, answered, refusals, scope)
+        return answered, refusals
 
-    async def _ask_one(self, watch: _Watch, reports: list[Report], scope: trio.CancelScope) -> None:
-        try:
-            reports.append(await watch.ask())
-        except RedisError:
-            return  # it does not know this master, or cannot be reached any more: others may
+    def _is_down(self, latest: Word, answered: Iterable[SentinelLink]) -> bool:
+        """Return whether most of those who name this master say that it is down."""
+        said = [link.word.down for link in answered if link.word is not None and link.word.address == latest.address]
+        return bool(said) and 2 * sum(said) >= len(said)
+
+    # ------------------------------------------------------------------------------------ whose word counts
+
+    def _latest(self, links: Iterable[SentinelLink]) -> Word | None:
+        """Return the word that counts. Of the same epoch: what more say, then what holds now."""
+        words = [link.word for link in links if link.word is not None]
+        count = Counter((word.rank, word.address) for word in words)
+
+        def weight(word: Word) -> tuple[tuple[int, bool], int, bool, str]:
+            said = word.rank, word.address
+            return word.rank, count[said], self.is_current(word.address), str(word.address)
+
+        return max(words, key=weight, default=None)
+
+    def _forget_outdated(self, answered: Collection[SentinelLink]) -> None:
+        """Forget what Sentinels that do not answer said, if most say something else though they have had time to learn.
+
+        They would else hold on to a dead server for ever, when all Sentinels are replaced by others that count anew.
+        """
+        said = self._latest(answered)
+        assert said is not None
+        agreeing = {link.identity or link.target.address for link in answered if _names(link, said.address)}
+        if 2 * len(agreeing) > max(link.word.voters for link in answered if link.word is not None):
+            long_ago = trio.current_time() - SPREAD
+            for link in self._links.values():
+                if link not in answered and link.word is not None and link.word.at < long_ago:
+                    link.word = None
+
+    def _settle(self, latest: Word, how: str) -> None:
+        old, self._current = self._current, latest.address
+        if old not in (None, latest.address):
+            self.moved(SwitchedError(f"{how}: the master {self.master!r} is at {latest.address} now"))
+
+    # --------------------------------------------------------------------------------- what the links tell
+
+    def tell(self) -> None:
+        """Have those who wait look again: a Sentinel can be reached now, or cannot. Sync."""
+        self._news.set()
+        self._news = trio.Event()
+
+    def heard(self, how: str) -> None:
+        """Look at the words again, since one is new: if it is another master, drop everything to the old. Sync."""
+        latest = self._latest(self._links.values())
+        if self._current is not None and latest is not None:
+            self._settle(latest, how)
+
+    def switched(self, link: SentinelLink, old: Address, new: Address) -> None:
+        """Hear of the end of a failover: it counts at once, as later than all, until that Sentinel is asked. Sync."""
+        latest = self._latest(self._links.values())
+        if latest is not None and latest.address == old:
+            link.word = replace(latest, address=new, down=False, pushed=True, at=trio.current_time())
+            self.heard(f"+switch-master from {link}")
+
+    def failed(self, link: SentinelLink) -> None:
+        """Hear that a Sentinel cannot be reached: if no other one knows it any more, it is forgotten. Sync."""
+        ready = [other for other in self._links.values() if other.is_ready]
+        if link.learned and ready and not any(link.target.address in other.others.values() for other in ready):
+            self._remove(link)
+        self.tell()
+
+    def identified(self, link: SentinelLink) -> None:
+        """Hear who it is: of two links to the same one, at different addresses, that of the user's stays. Sync."""
+        twins = [other for other in self._links.values() if other is not link and other.identity == link.identity]
+        for other in twins:
+            if other.learned:
+                link.word = link.word or other.word
+                self._remove(other)
+            elif link.learned:
+                self._remove(link)
+
+    def learn(self, link: SentinelLink) -> None:
+        """Hear of the other Sentinels that one knows. Sync."""
+        known = {other.identity for other in self._links.values()}
+        for identity, address in link.others.items():
+            if identity not in known and address not in self._links and self._nursery is not None:
+                self._add(replace(link.target, address=address), identity)
+
+
+async def _ask_one(
+    link: SentinelLink, answered: list[SentinelLink], refusals: dict[Address, Exception], scope: trio.CancelScope
+) -> None:
+    try:
+        await link.ask()
+    except (RedisError, trio.ClosedResourceError) as error:  # it does not know this master, or is gone: others may
+        refusals[link.target.address] = error
+    else:
+        answered.append(link)
         scope.deadline = min(scope.deadline, trio.current_time() + OTHERS)
 
-    def heard(self, report: Report, how: str) -> None:
-        """Take what a Sentinel says of its own accord: if it is another master, drop everything to the old. Sync."""
-        known = self._known
-        if known is not None and report.epoch >= known.epoch and report.address != known.address:
-            self._known = report
-            self.moved(SwitchedError(f"{how}: the master {self._master!r} is at {report.address} now"))
 
-    def switched(self, old: Address, new: Address) -> None:
-        """Hear that a failover has ended. Sync."""
-        known = self._known
-        if known is None or known.address == old:
-            self.heard(Report(0 if known is None else known.epoch, new, down=False), "+switch-master")
-
-    def learn(self, address: Address, like: Target) -> None:
-        """Hear of another Sentinel. Sync."""
-        if address not in self._watches and self._nursery is not None:
-            self._add(replace(like, address=address))
+def _names(link: SentinelLink, address: Address) -> bool:
+    return link.word is not None and link.word.address == address
 
 
-@final
-class _Watch:
-    """One Sentinel: a link to it, which is subscribed to its news."""
-
-    def __init__(self, master: str, target: Target, settings: LinkSettings, sentinels: Sentinels) -> None:
-        self._target = target
-        self._sentinels = sentinels
-        self._master = master
-        self._subscribed: Connection | None = None
-        self.failure: Exception | None = None
-        """Why it could not be reached; None while it can, or nobody knows yet."""
-        name = f"Sentinel at {target.address}"
-        dial = SocketDial(target.tls, settings.keepalive)
-        connector = Connector(name, self._where, dial, Handshake(target.credentials, name=target.name), settings)
-        self._link = Link(name, connector, settings, self._push, self._ready, self._failed)
-
-    async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            await self._link.run(patience=float("inf"))
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it is worth asking: connected and not silent."""
-        return self._link.connection is not None and not self._link.connection.doubted
-
-    async def _where(self) -> Address:
-        return self._target.address
-
-    def _ready(self, _connection: Connection) -> None:
-        self.failure = None
-        self._link.post(_Subscribe())
-        self._nursery.start_soon(self._catch_up)
-        self._sentinels.tell()
-
-    def _failed(self, error: Exception) -> None:
-        self.failure = error
-        self._sentinels.tell()
-
-    def _push(self, push: list[Any]) -> None:
-        if push[0] == b"message" and push[1] == b"+switch-master":
-            name, old_host, old_port, new_host, new_port = push[2].decode().split(" ")
-            if name == self._master:
-                self._sentinels.switched(Address(old_host, int(old_port)), Address(new_host, int(new_port)))
-
-    async def ask(self) -> Report:
-        """Ask for the master."""
-        return _report(await self._link.call(Call(pack(("SENTINEL", "MASTER", self._master)))))
-
-    async def _catch_up(self) -> None:
-        """Hear what was said while the link was down, and of the other Sentinels."""
-        try:
-            self._sentinels.heard(await self.ask(), f"the Sentinel at {self._target.address}")
-            others = await self._link.call(Call(pack(("SENTINEL", "SENTINELS", self._master))))
-        except RedisError:
-            return  # the next connection asks again
-        for other in others:
-            facts = _pairs(other)
-            self._sentinels.learn(Address(facts[b"ip"].decode(), int(facts[b"port"])), self._target)
-
-
-@final
-class _Subscribe(Call):
-    """A subscription, which is answered by a push or by an error, and a PING behind it, which ends the answer."""
-
-    want = 0
-
-    def __init__(self) -> None:
-        super().__init__(pack(("SUBSCRIBE", "+switch-master")) + pack(("PING",)))
-
-    def take(self, reply: Any) -> bool:
-        self.answer = reply
-        return not isinstance(reply, Exception)
-
-
-def _report(reply: Any) -> Report:
-    facts = _pairs(reply)
-    flags = facts[b"flags"].split(b",")
-    address = Address(facts[b"ip"].decode(), int(facts[b"port"]))
-    return Report(int(facts[b"config-epoch"]), address, down=b"o_down" in flags or b"master" not in flags)
-
-
-def _pairs(reply: Any) -> Mapping[bytes, bytes]:
-    return dict(zip(reply[::2], reply[1::2], strict=True)) if isinstance(reply, list) else reply
+def _causes(failures: Mapping[Address, Exception]) -> str:
+    return "; ".join(f"{where}: {reason(failure)}" for where, failure in failures.items())
 
 
 def _nothing(_cause: BaseException) -> None:

@@ -55,13 +55,22 @@ class Server:
         self._event_links: dict[EventLink, None] = {}
         self._events: EventLink | None = None
         self._twins: list[Server] = []
+        self.close_within: float = CLOSE_WITHIN
+        """Seconds that leaving its block may take."""
         self._dedicated = dedicated
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
 
     def twin(self) -> Server:
-        """Return another one for the same server, not yet run; it moves with this one until it is forgotten."""
+        """Return another one for the same server, not yet run; it moves with this one until it is forgotten.
+
+        Raises:
+            trio.ClosedResourceError: The block of this one was left.
+        """
+        if self._nursery is None:
+            raise trio.ClosedResourceError(f"the block of {self.name} was left")
         twin = Server(self.name, self.connector, self.settings, dedicated=self._dedicated)
+        twin.close_within = self.close_within
         self._twins.append(twin)
         return twin
 
@@ -190,6 +199,8 @@ class Server:
 
 
 async def _open_server(server: Server, wait: float, close_within: float) -> AsyncGenerator[Server, None]:
+    server.close_within = close_within
+
     async def close(_error: BaseException | None) -> None:
         await server.flush(close_within)
         server.stop()

@@ -66,6 +66,7 @@ class Transaction(Commands):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._buffer.take()
+        self._queues = False
         self._hold.close()
 
     def __await__(self) -> Generator[Any, Any, Transaction]:

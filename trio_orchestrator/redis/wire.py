@@ -17,8 +17,15 @@ LARGEST: Final = 512 * 1024 * 1024
 
 _pack: Final[Callable[[tuple[Any, ...]], bytes]] = cast("Any", hiredis).pack_command  # its hints know one argument only
 
-reply_error: Callable[[str], Exception] = cast("Any", BaseParser).parse_error
-"""Make the exception of redis-py for the text of an error reply."""
+_parse_error: Final[Callable[[str], Exception]] = cast("Any", BaseParser).parse_error
+
+
+def reply_error(text: str) -> Exception:
+    """Return the exception of redis-py for the text of an error reply."""
+    try:
+        return _parse_error(text)
+    except (ValueError, TypeError, LookupError):  # begins like one of the server's, but a script wrote it
+        return redis.exceptions.ResponseError(text)
 
 
 def reader(encoding: str | None = None, errors: str = "strict") -> hiredis.Reader:
