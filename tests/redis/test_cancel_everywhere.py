@@ -323,7 +323,12 @@ async def a_client(injector: CancelAt) -> None:
 def watch_over(sentinel: ScriptedServer, port: int) -> None:
     """Make a server a Sentinel, which names the master."""
     master = {b"ip": b"127.0.0.1", b"port": b"%d" % port, b"flags": b"master", b"config-epoch": b"1"}
-    sentinel._do_sentinel = lambda _, what, _name: master if what == b"MASTER" else []
+    answers = {
+        b"MASTER": master,
+        b"GET-MASTER-ADDR-BY-NAME": [master[b"ip"], master[b"port"]],
+        b"MYID": b"%d" % id(sentinel),
+    }
+    sentinel._do_sentinel = lambda _, what, *_name: answers.get(what, [])
 
 
 @scenario("open_sentinel")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Unpack
 
@@ -12,7 +12,7 @@ from trio_orchestrator.redis.client import Redis
 from trio_orchestrator.redis.connector import Connector
 from trio_orchestrator.redis.handshake import Handshake
 from trio_orchestrator.redis.option import ClientOptions, Plan, read_plan
-from trio_orchestrator.redis.pipe import SocketDial
+from trio_orchestrator.redis.pipe import Dial, SocketDial
 from trio_orchestrator.redis.sentinel import Sentinels
 from trio_orchestrator.redis.server import Server, open_server
 from trio_orchestrator.redis.settings import Target, read_target
@@ -66,20 +66,22 @@ def open_redis(url: str | None = None, **options: Unpack[ClientOptions]) -> Abst
     return _opened(read_plan(url, options))
 
 
-async def _open_sentinel(master: str, plan: Plan, targets: Sequence[Target]) -> AsyncGenerator[Redis, None]:
+async def _open_sentinel(
+    master: str, plan: Plan, targets: Sequence[Target], dial: Dial | None = None
+) -> AsyncGenerator[Redis, None]:
     target, settings = plan.target, plan.settings
-    name = f"master {master!r}"
-    sentinels = Sentinels(master, targets, settings)
-    dial = SocketDial(target.tls, settings.keepalive)
-    handshake = _handshake(target, "master")
-    connector = Connector(name, sentinels.resolve, dial, handshake, settings, sentinels.is_current)
+    name, handshake = f"master {master!r}", _handshake(target, "master")
+    sentinels = Sentinels(master, targets, settings, dial)
+    own = dial or SocketDial(target.tls, settings.keepalive)
+    connector = Connector(name, sentinels.resolve, own, handshake, settings, sentinels.is_current)
     server = Server(name, connector, settings, dedicated=plan.dedicated, beside=sentinels.run)
     sentinels.moved = server.drop
     async with open_server(server, plan.wait, plan.close_within):
         yield Redis(server, Answers(target), allowed=plan.allowed)
 
 
-_opened_sentinel = asynccontextmanager(_open_sentinel)
+open_planned_sentinel: Callable[..., AbstractAsyncContextManager[Redis]] = asynccontextmanager(_open_sentinel)
+"""Do what `open_sentinel` does, with arguments that are checked, and with another way to connect if there is `dial`."""
 
 
 def open_sentinel(
@@ -118,4 +120,4 @@ def open_sentinel(
     if isinstance(sentinels, str) or not sentinels:
         raise ValueError(f"sentinels must be a list of URLs, one at least, got {sentinels!r}")
     targets = [read_target(url, username=sentinel_username, password=sentinel_password) for url in sentinels]
-    return _opened_sentinel(master, read_plan("redis://", options), targets)
+    return open_planned_sentinel(master, read_plan("redis://", options), targets)

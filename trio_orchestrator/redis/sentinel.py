@@ -44,7 +44,7 @@ class Sentinels:
         master: The name by which they know it.
         targets: How each is reached; those that these know of are asked as well.
         settings: Of the master's links. The Sentinels' have shorter times, so that they leave some for the master.
-        dial: Returns what connects to such a target.
+        dial: Connects to them; None: by sockets.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Sentinels:
         master: str,
         targets: Sequence[Target],
         settings: LinkSettings,
-        dial: Callable[[Target], Dial] | None = None,
+        dial: Dial | None = None,
     ) -> None:
         self.master: str = master
         whole = settings.connect_timeout
@@ -61,7 +61,7 @@ class Sentinels:
         )
         self.moved: Callable[[BaseException], None] = _nothing
         """Called with the reason when the master is another one than was resolved last."""
-        self._dial: Callable[[Target], Dial] = dial or self._dial_socket
+        self._dial = dial
         self._given = {target.address: target for target in targets}
         self._links: dict[Address, SentinelLink] = {}
         self._nursery: trio.Nursery | None = None
@@ -70,9 +70,6 @@ class Sentinels:
 
     def __str__(self) -> str:
         return f"{self.master!r} by the Sentinels at {', '.join(map(str, self._given))}"
-
-    def _dial_socket(self, target: Target) -> Dial:
-        return SocketDial(target.tls, self.settings.keepalive)
 
     async def run(self) -> None:
         """Keep a link to every Sentinel, until it is cancelled."""
@@ -85,7 +82,8 @@ class Sentinels:
 
     def _add(self, target: Target, identity: bytes) -> None:
         assert self._nursery is not None
-        link = self._links[target.address] = SentinelLink(target, self._dial(target), identity, self)
+        dial = self._dial or SocketDial(target.tls, self.settings.keepalive)
+        link = self._links[target.address] = SentinelLink(target, dial, identity, self)
         self._nursery.start_soon(link.run, name=f"link to the Sentinel at {target.address}")
 
     def _remove(self, link: SentinelLink) -> None:
