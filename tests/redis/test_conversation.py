@@ -1,4 +1,4 @@
-"""The order of one connection without any socket: who gets which reply, what was sent, who has a place in the window."""
+"""The order of one connection without a socket: who gets which reply, what was sent, who has a place in the window."""
 
 from __future__ import annotations
 

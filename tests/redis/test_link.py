@@ -32,6 +32,7 @@ from trio_orchestrator.redis.handshake import WrongRoleError
 from trio_orchestrator.redis.link import Link
 from trio_orchestrator.redis.pipe import SocketPipe
 from trio_orchestrator.redis_event import RedisConnected, RedisLost, RedisReady, RedisReconnecting
+from trio_orchestrator.testing import run_virtual
 
 REFUSED = ConnectionRefusedError("nobody listens")
 
@@ -477,6 +478,34 @@ async def test_a_call_that_timed_out_casts_doubt_and_later_calls_survive() -> No
         assert [(one.session, one.words) for one in scripted.log if one.words[0] == b"INCR"] == [(1, (b"INCR", b"b"))]
 
 
+def test_two_connections_that_answer_in_the_same_moment() -> None:
+    kept: set[int] = set()
+
+    async def run() -> None:
+        async with open_scripted() as scripted, open_server(scripted, command_timeout=9) as server:
+            await trio.sleep(1)
+            first = scripted.session
+            first.mute()
+            outcomes: list[Any] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(calls(server.link, outcomes), command("INCR", "n"))
+                await trio.sleep(1.5)
+                scripted.latency = 0.25
+                await trio.sleep(1)  # the second one says hello at 3, and is ready at 3.5
+                first.mute(on=False)
+            scripted.latency = 0
+            assert await server.link.call(command("INCR", "n")) == 2
+            ((_, answer),) = outcomes
+            assert answer == 1 or (isinstance(answer, LinkError) and answer.sent)
+            await wait_all_tasks_blocked()
+            (open_one,) = [number for number, end in enumerate(scripted.ends) if not end.closed]
+            kept.add(open_one)
+
+    for seed in range(20):
+        run_virtual(run, seed=seed)
+    assert kept == {0, 1}, "it was not the same moment"
+
+
 @virtual
 async def test_a_doubted_connection_that_is_lost_is_replaced_by_the_one_that_is_being_made() -> None:
     async with open_scripted() as scripted, open_server(scripted, command_timeout=9) as server:
@@ -528,10 +557,58 @@ async def test_a_read_that_was_sent_is_repeated() -> None:
         scripted.data[b"k"] = b"v"
         await trio.sleep(2)
         killed = iter([True, True])
+        scripted.takes_long = lambda words: 0.125 if words[0] == b"MGET" else 0  # the first reply comes before the loss
         scripted.kill_after = lambda words: words[0] == b"MGET" and next(killed, False)
         replies = await server.link.call(batch(("GET", "k"), ("MGET", "k"), resend=True))
         assert replies == [b"v", [b"v"]]
         assert len(scripted.ran("MGET")) == 3
+
+
+@virtual
+async def test_a_read_that_was_sent_and_is_to_be_repeated_has_been_sent_if_it_times_out() -> None:
+    async with open_scripted() as scripted, open_server(scripted) as server:
+        await trio.sleep(2)
+
+        def kill(words: tuple[bytes, ...]) -> bool:
+            scripted.down = REFUSED
+            return words[0] == b"INCR"
+
+        scripted.kill_after = kill
+        error = await fails(CallTimeoutError, server.link, command("INCR", "n", resend=True))
+        assert error.sent
+        assert len(scripted.ran("INCR")) == 1
+
+
+@virtual
+async def test_a_call_whose_bytes_still_wait_for_room_may_run_after_it_timed_out() -> None:
+    async with open_scripted() as scripted:
+        scripted.exact = True
+        async with open_server(scripted, silent_after=100) as server:
+            scripted.full, scripted.connect_delay = True, 4
+            error = await fails(CallTimeoutError, server.link, command("INCR", "n"))
+            assert error.sent
+            scripted.full = False
+            scripted.stir()
+            await wait_all_tasks_blocked()
+            assert len(scripted.ran("INCR")) == 1
+
+
+@virtual
+async def test_a_writer_that_was_given_room_in_the_very_step_of_the_loss_sends_nothing() -> None:
+    async with open_scripted() as scripted:
+        scripted.exact = True
+        async with open_server(scripted) as server:
+            await trio.sleep(2)
+            scripted.full = True
+            outcomes: list[Any] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(calls(server.link, outcomes), command("INCR", "n"))
+                await wait_all_tasks_blocked()
+                scripted.full = False
+                scripted.stir()  # wakes the writer
+                server.link.drop(ConnectionError("dropped"))
+            assert [answer for _, answer in outcomes] == [1]
+            assert len(scripted.ran("INCR")) == 1
 
 
 @pytest.mark.parametrize("taken", [0, 1, 20])
@@ -768,9 +845,10 @@ async def test_the_window_holds_while_a_retired_connection_still_answers() -> No
             await wait_all_tasks_blocked()
             server.link.renew()
             scripted.latency = 0
-            nursery.start_soon(calls(server.link, outcomes), command("INCR", "n"))
             await wait_all_tasks_blocked()
             assert server.link.statistics().connected
+            nursery.start_soon(calls(server.link, outcomes), command("INCR", "n"))
+            await wait_all_tasks_blocked()
             assert server.link.statistics().waiting == 1
         assert sorted(outcomes) == [(3, 1), (3, 2), (3, 3)]
 

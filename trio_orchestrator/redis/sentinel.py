@@ -149,7 +149,7 @@ class Sentinels:
         words = [link.word for link in links if link.word is not None]
         count = Counter((word.rank, word.address) for word in words)
 
-        def weight(word: Word) -> tuple[tuple[int, bool], int, bool, str]:
+        def weight(word: Word) -> tuple[tuple[int, int], int, bool, str]:
             said = word.rank, word.address
             return word.rank, count[said], self.is_current(word.address), str(word.address)
 
@@ -191,7 +191,8 @@ class Sentinels:
         """Hear of the end of a failover: it counts at once, as later than all, until that Sentinel is asked. Sync."""
         latest = self._latest(self._links.values())
         if latest is not None and latest.address == old:
-            link.word = replace(latest, address=new, down=False, pushed=True, at=trio.current_time())
+            pushed = latest.pushed + 1
+            link.word = replace(latest, address=new, down=False, pushed=pushed, at=trio.current_time())
             self.heard(f"+switch-master from {link}")
 
     def failed(self, link: SentinelLink) -> None:
@@ -199,6 +200,8 @@ class Sentinels:
         ready = [other for other in self._links.values() if other.is_ready]
         if link.learned and ready and not any(link.target.address in other.others.values() for other in ready):
             self._remove(link)
+            for other in ready:
+                self.learn(other)  # it may have moved
         self.tell()
 
     def identified(self, link: SentinelLink) -> None:

@@ -42,11 +42,11 @@ class Word:
     """How many Sentinels there are, as far as this one knows."""
     at: float
     """When it was said, on Trio's clock."""
-    pushed: bool = False
-    """Whether it is news that came unasked, which do not tell the epoch: later than this one, before the next."""
+    pushed: int = 0
+    """How many pieces of news it is ahead of its epoch, since those do not tell theirs."""
 
     @property
-    def rank(self) -> tuple[int, bool]:
+    def rank(self) -> tuple[int, int]:
         """Of differing words that of the highest rank counts."""
         return self.epoch, self.pushed
 
