@@ -7,7 +7,6 @@ from __future__ import annotations
 
 # mypy: disable-error-code="unused-awaitable"
 # What is queued is not awaited.
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 # mypy: disable-error-code="unused-awaitable"
 # What is queued is not awaited.
-
 import random
 from collections import Counter
 
