@@ -288,12 +288,12 @@ def figures(quick: bool, wanted: Collection[str] = FIGURES) -> Iterator[Figure]:
     """
     with open_redis_server(unix=True, tcp=True) as server:
         fill(server)
-        track = Track(server, *((0.08, 2) if quick else (0.4, 9)))
+        track = Track(server, *((0.06, 2) if quick else (0.4, 9)))
         for race in RACES:
             where = f"{_version(server)}, {'Unix socket' if race.unix else 'TCP'}"
             yield from (_at(figure, where) for figure in track.run(race, wanted))
         where = f"{_version(server)}, TCP"
-        yield from (_at(figure, where) for figure in under_cancels(track, 1 if quick else 10, wanted))
+        yield from (_at(figure, where) for figure in under_cancels(track, 0.6 if quick else 10, wanted))
 
 
 def _version(server: RedisServer) -> str:

@@ -262,7 +262,7 @@ def spoken(server: ScriptedServer) -> list[float]:
 
 
 @pytest.mark.parametrize("tell", ["+switch-master", "+promoted-slave"])
-@pytest.mark.parametrize("delay", range(10))
+@pytest.mark.parametrize("delay", range(1, 11, 2))
 def test_nothing_goes_to_the_old_master_not_even_by_a_connection_that_is_just_being_made(delay: int, tell: str) -> None:
     async def run() -> None:
         async with open_scene() as scene, scene.open() as redis, trio.open_nursery() as nursery:
@@ -284,8 +284,7 @@ def test_nothing_goes_to_the_old_master_not_even_by_a_connection_that_is_just_be
                 assert [one for one in scene.b.log if one.words[0] == command], command
             nursery.cancel_scope.cancel()
 
-    for seed in range(2):
-        run_virtual(run, seed=seed)
+    run_virtual(run, seed=delay)
 
 
 class Storm:
@@ -365,13 +364,13 @@ class Storm:
         ]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_in_a_storm_all_goes_to_the_master(seed: int) -> None:
     async def run() -> None:
         async with open_scene() as scene, scene.open() as redis, trio.open_nursery() as nursery:
             storm = Storm(scene, random.Random(seed))
             nursery.start_soon(keep_calling, scene, redis)
-            await storm.blow(20)
+            await storm.blow(12)
             storm.calm_down()
             await trio.sleep(1)
             settled = trio.current_time()
@@ -389,12 +388,7 @@ def test_in_a_storm_all_goes_to_the_master(seed: int) -> None:
 # -------------------------------------------------------------------------------------------- cancelled
 
 
-def anybody(_task: object) -> bool:
-    return True
-
-
-@pytest.mark.parametrize("want", [None, anybody])
-def test_entering_and_a_failover_cancelled_at_every_checkpoint(want: Callable[[object], bool] | None) -> None:
+def test_entering_and_a_failover_cancelled_at_every_checkpoint() -> None:
     async def run(injector: CancelAt) -> None:
         async with open_scene() as scene:
             with injector.watch():
@@ -408,7 +402,7 @@ def test_entering_and_a_failover_cancelled_at_every_checkpoint(want: Callable[[o
                     async with redis.dedicated() as one:
                         await one.execute_command("INCR", "m")
 
-    assert cancelled_everywhere(run, seeds=range(2 if want is None else 1), want=want) > 10
+    assert cancelled_everywhere(run, seeds=range(2)) > 10
 
 
 @virtual

@@ -127,14 +127,29 @@ class Sentinels:
                 await self._news.wait()
 
     async def _ask(self) -> tuple[list[SentinelLink], dict[Address, Exception]]:
-        """Ask all that can be reached, and wait a little for the others once one has answered."""
+        """Ask all that can be reached, and wait a little for the others once one has answered.
+
+        News, if they are what counts, are waited for to be confirmed: they may be late, and taken back already.
+        """
         answered: list[SentinelLink] = []
         refusals: dict[Address, Exception] = {}
+
+        async def ask(link: SentinelLink) -> None:
+            try:
+                await link.ask()
+            except (RedisError, trio.ClosedResourceError) as error:  # it does not know this master, or is gone
+                refusals[link.target.address] = error
+                return
+            answered.append(link)
+            latest = self._latest(self._links.values())
+            if latest is None or not latest.pushed:
+                scope.deadline = min(scope.deadline, trio.current_time() + OTHERS)
+
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 for link in self._links.values():
                     if link.is_ready:
-                        nursery.start_soon(_ask_one, link, answered, refusals, scope)
+                        nursery.start_soon(ask, link)
         return answered, refusals
 
     def _is_down(self, latest: Word, answered: Iterable[SentinelLink]) -> bool:
@@ -220,18 +235,6 @@ class Sentinels:
         for identity, address in link.others.items():
             if identity not in known and address not in self._links and self._nursery is not None:
                 self._add(replace(link.target, address=address), identity)
-
-
-async def _ask_one(
-    link: SentinelLink, answered: list[SentinelLink], refusals: dict[Address, Exception], scope: trio.CancelScope
-) -> None:
-    try:
-        await link.ask()
-    except (RedisError, trio.ClosedResourceError) as error:  # it does not know this master, or is gone: others may
-        refusals[link.target.address] = error
-    else:
-        answered.append(link)
-        scope.deadline = min(scope.deadline, trio.current_time() + OTHERS)
 
 
 def _names(link: SentinelLink, address: Address) -> bool:
