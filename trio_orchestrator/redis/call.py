@@ -76,7 +76,11 @@ class Call:
             reschedule(task, outcome.Error(error))
 
     def give_up(self, _raise_cancel: object = None) -> Abort:
-        """Leave the place in the row to nobody: the reply is thrown away when it comes."""
+        """Take the reply if it is here by now; else leave the place in the row to nobody, and it is thrown away."""
+        if self.conversation is not None:
+            self.conversation.look()
+            if self.task is None:
+                return Abort.FAILED  # it has its answer
         self.task = None
         return Abort.SUCCEEDED
 

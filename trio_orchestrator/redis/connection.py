@@ -61,8 +61,8 @@ class Connection:
     """
 
     __slots__ = (
-        "_parked", "_pipe", "_retiring", "_scope", "_within", "address", "answered", "cause", "conversation", "doubted",
-        "heard_at", "held", "lost", "outbox", "sent_at", "trusted",
+        "_hearing", "_parked", "_pipe", "_retiring", "_scope", "_within", "address", "answered", "cause",
+        "conversation", "doubted", "heard_at", "held", "lost", "outbox", "sent_at", "trusted",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,8 @@ class Connection:
         self._within = math.inf
         self.address: Address = address
         self.conversation: Conversation = Conversation(reader, push)
+        self.conversation.look = self.look
+        self._hearing = False
         self.outbox: Outbox = Outbox(math.inf, math.inf) if outbox is None else outbox
         self.held: bool = False
         """Whether nothing more is taken from the outbox."""
@@ -201,10 +203,27 @@ class Connection:
         else:
             self.fail(EOFError("closed by the server"))
 
+    def look(self) -> None:
+        """Hear what is here already: a waiter is about to give up. Sync.
+
+        In a process that is too busy, deadlines pass in the same step in which the replies come.
+        """
+        if self._hearing or self.cause is not None:
+            return
+        try:
+            if data := self._pipe.receive_now():
+                self._hear(data)
+        except Exception as error:  # as in the reader
+            self.fail(redis.exceptions.InvalidResponse(f"a reply could not be read: {error!r}"))
+
     def _hear(self, data: bytes) -> None:
         self.heard_at = trio.current_time()
         self.answered = True
-        self.conversation.feed(data, self.outbox)
+        self._hearing = True
+        try:
+            self.conversation.feed(data, self.outbox)
+        finally:
+            self._hearing = False
         if self.doubted:
             self.doubted = False
             self.trusted()

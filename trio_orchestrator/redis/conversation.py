@@ -30,12 +30,14 @@ class Conversation:
         push: Called with each push message, wherever it stands between the replies.
     """
 
-    __slots__ = ("_push", "_reader", "_rest", "heard", "row", "taken", "written")
+    __slots__ = ("_push", "_reader", "_rest", "heard", "look", "row", "taken", "written")
 
     def __init__(self, reader: hiredis.Reader, push: Push) -> None:
         self._reader = reader
         self._push = push
         self._rest = memoryview(b"")
+        self.look: Callable[[], None] = _nothing
+        """Called before a waiter gives up: its reply may have come by now."""
         self.row: deque[Call] = deque()
         """The calls that are owed a reply, oldest first; the newest may not have left yet."""
         self.written: int = 0
@@ -113,3 +115,7 @@ class Conversation:
     def has_sent(self, call: Call) -> bool:
         """Return whether a call of the row may have run: all of its bytes are gone; of one that runs in parts, some."""
         return self.taken >= (call.end if call.atomic else call.end - len(call.data) + 1)
+
+
+def _nothing() -> None:
+    """Look nowhere."""

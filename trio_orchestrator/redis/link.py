@@ -377,6 +377,8 @@ class Link:
         """End each call that has waited for `command_timeout`. One task for all: they end in the order they began."""
         while True:
             await trio.sleep_until(self._deadlines.next_after(trio.current_time()))
+            if self.connection is not None:
+                self.connection.look()
             for call in self._deadlines.take_over(trio.current_time()):
                 self._end_late(call)
 

@@ -26,6 +26,10 @@ class Pipe(ABC):
         """Send what can be sent without waiting; return how many bytes. 0 also if it is broken: sending will tell."""
         return 0
 
+    def receive_now(self) -> bytes:
+        """Return what is here already; none also if it is broken, or cannot tell: receiving will."""
+        return b""
+
     def stop(self) -> None:  # noqa: B027 - most need not know
         """Hand nothing more to the system, if it is known how much was: somebody has just looked. Sync."""
 
@@ -62,6 +66,13 @@ class SocketPipe(Pipe):
             return self._socket.send(data)
         except OSError:
             return 0
+
+    def receive_now(self) -> bytes:
+        """Return what the system has."""
+        try:
+            return self._socket.recv(CHUNK)
+        except OSError:
+            return b""
 
     async def send(self, data: memoryview) -> int:
         """Send when the system takes some."""
