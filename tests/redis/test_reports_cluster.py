@@ -165,8 +165,12 @@ async def test_redis_py_3867_valkey_py_250_go_redis_889_a_switch_is_heard_and_th
         ports = [(await stack.enter_async_context(listening(server)))[1] for server in servers]
         sentinel = servers[0]
         facts = {b"ip": b"127.0.0.1", b"port": b"%d" % ports[1], b"flags": b"master", b"config-epoch": b"1"}
-        where = {b"MASTER": lambda: dict(facts), b"GET-MASTER-ADDR-BY-NAME": lambda: [facts[b"ip"], facts[b"port"]]}
-        sentinel._do_sentinel = lambda _, what, *_name: where.get(what, list)()
+
+        def answer(_session: object, what: bytes, *_name: bytes) -> Any:
+            known = {b"MASTER": dict(facts), b"GET-MASTER-ADDR-BY-NAME": [facts[b"ip"], facts[b"port"]]}
+            return known.get(what, [])
+
+        sentinel._do_sentinel = answer
         async with open_sentinel("mymaster", [f"redis://127.0.0.1:{ports[0]}"]) as redis:
             await redis.set("key", 0)
             for number, (old, new) in enumerate([(1, 2), (2, 1), (1, 2)], 1):

@@ -22,7 +22,7 @@ from trio_orchestrator.redis.wire import pack
 AGAIN: Final = 1.0
 """Seconds until a Sentinel is tried again that refuses to be listened to."""
 
-NEWS: Final = ("+switch-master", "+sentinel", "+sentinel-address-switch")
+NEWS: Final = ("+switch-master", "+promoted-slave", "+sentinel", "+sentinel-address-switch")
 """The channels on which a Sentinel says that it knows something new. At the second it names the new master already, if
 it is asked where calls are to go, though the failover may last minutes, until the other replicas follow.
 """
