@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from redis.exceptions import RedisError
 
-from tests.redis.scripted import Command, ScriptedServer, Session, virtual
+from tests.redis.scripted import Command, ScriptedServer, Session, link_settings, open_scripted, virtual
 from tests.redis.scripted_commands import teach
 from tests.redis.scripted_sentinel import NAME, A, B, Scene, open_scene, place
 from trio_orchestrator.redis import LinkError, Redis
 from trio_orchestrator.redis.address import Address
-from trio_orchestrator.redis.handshake import WrongRoleError
+from trio_orchestrator.redis.connector import Connector
+from trio_orchestrator.redis.handshake import Handshake, WrongRoleError
+from trio_orchestrator.redis.pipe import Pipe
 from trio_orchestrator.redis.sentinel import OTHERS, Sentinels
 from trio_orchestrator.testing import run_virtual
 
@@ -79,35 +83,45 @@ async def test_one_that_does_not_answer_costs_no_more_than_that() -> None:
             assert trio.current_time() - began <= 2 * OTHERS
 
 
-@virtual
-async def test_at_the_same_epoch_what_more_of_them_say_counts() -> None:
-    async with open_scene() as scene:
-        scene.b.role = "master"
-        for sentinel in scene.sentinels[1:]:
-            sentinel.master = B
-        async with scene.open() as redis:
-            assert where(redis) == "b:6379"
-
-
-@virtual
-async def test_two_failovers_by_hand_at_the_same_epoch_do_not_drive_the_client_to_and_fro() -> None:
-    async with open_scene() as scene:
-        one, other, third = scene.sentinels
-        third.go()
-        async with scene.open() as redis:
+@pytest.mark.parametrize(("more", "fewer"), [(A, B), (B, A)])
+def test_at_the_same_epoch_what_more_of_them_say_counts(more: Address, fewer: Address) -> None:
+    async def run() -> None:
+        async with open_scene() as scene:
             scene.b.role = "master"
-            one.switch(B, epoch=2)
-            await scene.settle()
-            assert where(redis) == "b:6379"
-            other.epoch = 2  # it sticks to a
-            for _ in range(3):
-                other.server.kill()
+            for sentinel, address in zip(scene.sentinels, (more, more, fewer), strict=True):
+                sentinel.master = address
+            async with scene.open() as redis:
+                assert where(redis) == str(more)
+
+    run_virtual(run)
+
+
+@pytest.mark.parametrize(("first", "second"), [(A, B), (B, A)])
+def test_two_failovers_by_hand_at_the_same_epoch_do_not_drive_the_client_to_and_fro(
+    first: Address, second: Address
+) -> None:
+    async def run() -> None:
+        async with open_scene() as scene:
+            one, other, third = scene.sentinels
+            third.go()
+            scene.b.role = "master"
+            one.master = other.master = first
+            async with scene.open() as redis:
+                await scene.settle()
+                one.switch(second, epoch=2)
+                await scene.settle()
+                assert where(redis) == str(second)
+                other.epoch = 2  # it sticks to the first
+                for _ in range(3):
+                    other.server.kill()
+                    await trio.sleep(1)
+                assert where(redis) == str(second)
+                assert redis.statistics().connections == 2
+                scene.servers[second].kill()
                 await trio.sleep(1)
-            assert where(redis) == "b:6379"
-            assert redis.statistics().connections == 2
-            scene.b.kill()
-            await trio.sleep(1)
-            assert where(redis) == "b:6379"
+                assert where(redis) == str(second)
+
+    run_virtual(run)
 
 
 @virtual
@@ -177,7 +191,8 @@ async def test_news_of_another_master_are_ignored() -> None:
         scene.b.role = "master"
         for name in ("other", "mai", "main2", "main-2"):
             scene.sentinels[0].push(A, B, name)
-        scene.sentinels[0].say("+switch-master", "nonsense")
+        scene.sentinels[0].push(A, Address(NAME, 6379), "other")
+        scene.sentinels[0].say("+switch-master", "nonsense", NAME)
         scene.sentinels[0].say("+promoted-slave", "slave b:6379 b 6379 @ other a 6379")
         await trio.sleep(1)
         assert redis.statistics().connections == 1
@@ -225,6 +240,71 @@ async def test_one_sentinel_tells_late_of_two_switches() -> None:
         await trio.sleep(1)
         await incr(redis)
         assert (before, where(redis)) == ("a:6379", "a:6379")
+
+
+@virtual
+async def test_news_that_are_late_are_not_followed_before_that_sentinel_was_asked() -> None:
+    async with open_scene() as scene, scene.open() as redis, trio.open_nursery() as nursery:
+        nursery.start_soon(keep_calling, redis)
+        scene.b.role = "master"
+        late = scene.sentinels[2]
+        late.server.latency = 0.5
+        for new in (B, A):
+            for sentinel in scene.sentinels:
+                sentinel.switch(new)
+            await trio.sleep(0.25)
+        came_back = trio.current_time()
+        await trio.sleep(2)
+        assert max(scene.b.times("INCR"), default=0) < came_back
+        assert max(scene.a.times("INCR")) > came_back + 1
+        nursery.cancel_scope.cancel()
+
+
+async def keep_calling(redis: Redis) -> None:
+    while True:
+        with suppress(RedisError):
+            await incr(redis)
+        await trio.sleep(1 / 64)
+
+
+@virtual
+async def test_of_two_pieces_of_news_the_later_one_counts_whoever_tells_it() -> None:
+    async with open_scene() as scene, scene.open() as redis:
+        scene.b.role = "master"
+        for sentinel, (old, new) in zip(scene.sentinels, [(A, B), (B, A)], strict=False):
+            sentinel.server.refuse = lambda words: "ERR busy" if words[0] == b"SENTINEL" else None
+            sentinel.push(old, new)
+            await scene.settle()
+            assert where(redis) == str(new)
+
+
+@pytest.mark.parametrize("silent", ["at all", "after the greeting"])
+def test_a_master_that_says_nothing_is_given_up_at_the_news(silent: str) -> None:
+    """A stopped one takes connections, and says no word."""
+
+    async def run() -> None:
+        async with open_scene() as scene, scene.open(command_timeout=4) as redis, trio.open_nursery() as nursery:
+            teach(scene.b)
+            scene.b.lists[b"queue"] = [b"element"]
+            popped = list[Any]()
+            await scene.settle()
+            scene.a.stalled = silent == "at all"
+            scene.a.takes_long = lambda words: 60 if words[0] == b"ROLE" else 0
+            nursery.start_soon(pop, redis, popped)
+            scene.a.session.kill()
+            await scene.settle()
+            assert where(redis) == ""
+            scene.promote(scene.b)
+            scene.sentinels[0].switch(B)
+            await scene.settle()
+            assert where(redis) == "b:6379"
+            assert popped == [(b"queue", b"element")]
+
+    run_virtual(run)
+
+
+async def pop(redis: Redis, popped: list[Any]) -> None:
+    popped.append(await redis.blpop(["queue"], 10))
 
 
 @virtual
@@ -365,7 +445,11 @@ async def test_one_that_is_known_by_two_addresses_is_asked_once() -> None:
             scene.servers[Address(f"10.0.0.{number}", 26379)] = scene.servers[place(number)]
         for sentinel in scene.sentinels:
             sentinel.others = {name: Address(f"10.0.0.{name[-1]}", 26379) for name in sentinel.others}
+        away = scene.servers.pop(place(2))
         async with scene.open(1, 2) as redis:
+            await trio.sleep(1)
+            assert set(map(str, sentinels_of(redis)._links)) >= {"s1:26379", "10.0.0.2:26379", "10.0.0.3:26379"}
+            scene.servers[place(2)] = away
             await trio.sleep(1)
             assert set(map(str, sentinels_of(redis)._links)) == {"s1:26379", "s2:26379", "10.0.0.3:26379"}
             assert all(link.is_ready for link in sentinels_of(redis)._links.values())
@@ -470,3 +554,28 @@ async def test_a_refusal_has_the_master_looked_for_and_the_write_is_sent_once_mo
         assert where(redis) == "b:6379"
         assert (scene.a.ran("INCR"), len(scene.b.ran("INCR"))) == ([], 1)
         assert len([words for words in scene.a.seen if words[0] == b"INCR"]) == 1
+
+
+@virtual
+async def test_a_connection_that_is_ready_when_its_server_is_no_longer_wanted_is_closed() -> None:
+    """Both may happen in one step, when it is too late to cancel."""
+    async with open_scripted() as old, open_scripted() as new:
+        places, wanted = {A: old, B: new}, [A, B]
+
+        async def resolve() -> Address:
+            await trio.lowlevel.checkpoint()
+            return wanted.pop(0)
+
+        async def dial(address: Address) -> Pipe:
+            return await places[address].dial(address)
+
+        async def nobody() -> tuple[str, ...]:
+            return ()
+
+        connector = Connector("it", resolve, dial, Handshake(nobody), link_settings(), lambda address: address == B)
+        async with trio.open_nursery() as nursery:
+            connection = await connector.connect(nursery)
+            assert connection.address == B
+            await trio.testing.wait_all_tasks_blocked()
+            assert [end.closed for end in old.ends] == [True]
+            connection.fail(EOFError())
