@@ -284,8 +284,7 @@ def test_a_master_that_says_nothing_is_given_up_at_the_news(silent: str) -> None
 
     async def run() -> None:
         async with open_scene() as scene, scene.open(command_timeout=4) as redis, trio.open_nursery() as nursery:
-            teach(scene.b)
-            scene.b.lists[b"queue"] = [b"element"]
+            teach(scene.b).lists[b"queue"] = [b"element"]
             popped = list[Any]()
             await scene.settle()
             scene.a.stalled = silent == "at all"

@@ -97,12 +97,18 @@ def open_sentinel(
     `async with open_sentinel("mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"]) as redis:`
 
     It keeps one subscription on every Sentinel that can be reached, those that the given ones know of included. A
-    `+switch-master`, a lost connection, a `READONLY` refusal and a server whose `ROLE` is not master each have the
-    master looked for again, and no call goes out before the new one has said `ROLE master`. Of differing answers that
-    of the latest epoch counts. Calls meanwhile wait, each no longer than `command_timeout`.
+    replica's promotion, a `+switch-master`, a lost connection, a `READONLY` refusal and a server whose `ROLE` is not
+    master each have the master looked for again, and no call goes out before the new one has said `ROLE master`. Of
+    differing answers that of the latest epoch counts, even if who gave it cannot be reached any more: it is given up
+    when most Sentinels have been saying something else for 5 s. Calls meanwhile wait, each no longer than
+    `command_timeout`: let that be longer than a failover.
 
-    What this cannot see: an old master that was cut off, and comes back while this process reaches no Sentinel, answers
-    OK to writes that will be lost. Give the servers `min-replicas-to-write 1`, and fence what must not be lost.
+    What this cannot see: an old master that was cut off, and comes back while this process reaches no Sentinel that
+    knows better, answers OK to writes that will be lost. So will be what was written in the moments before a promotion
+    that the replica had not received. Give the servers `min-replicas-to-write 1`, and fence what must not be lost.
+
+    A user of the Sentinels needs `+hello +ping +client|setinfo +subscribe +sentinel|master +sentinel|sentinels
+    +sentinel|myid +sentinel|get-master-addr-by-name` and `allchannels`; one that may not subscribe is not used.
 
     Args:
         master: The name by which the Sentinels know it.
