@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -40,11 +43,36 @@ def clean_redis(redis_server: RedisServer) -> RedisServer:
     return redis_server
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _ahead(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Any]]]:
+    """Start what takes seconds until it is ready, if it will be needed, beside the tests that need no server."""
+    wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    ready: dict[str, Future[Any]] = {}
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+        for name, group in _GROUPS.items():
+            if name in wanted:
+                opening = group()
+                ready[name] = pool.submit(opening.__enter__)
+                stack.push(_close(opening, ready[name]))
+        yield ready
+
+
+_GROUPS: dict[str, Callable[[], Any]] = {"_cluster": open_redis_cluster_servers, "_sentinels": open_redis_sentinels}
+
+
+def _close(opening: Any, ready: Future[Any]) -> Callable[..., None]:
+    def close(*error: Any) -> None:
+        if ready.exception() is None:
+            opening.__exit__(*error)
+
+    return close
+
+
 @pytest.fixture(scope="session")
-def _cluster() -> Iterator[RedisClusterServers]:
-    with open_redis_cluster_servers() as cluster:
-        _used.append(cluster.nodes[0].identity)
-        yield cluster
+def _cluster(_ahead: dict[str, Future[RedisClusterServers]]) -> RedisClusterServers:
+    cluster = _ahead["_cluster"].result()
+    _used.append(cluster.nodes[0].identity)
+    return cluster
 
 
 @pytest.fixture
@@ -61,10 +89,10 @@ def redis_cluster(_cluster: RedisClusterServers) -> RedisClusterServers:
 
 
 @pytest.fixture(scope="session")
-def _sentinels() -> Iterator[RedisSentinelServers]:
-    with open_redis_sentinels() as sentinels:
-        _used.append(sentinels.servers[0].identity)
-        yield sentinels
+def _sentinels(_ahead: dict[str, Future[RedisSentinelServers]]) -> RedisSentinelServers:
+    sentinels = _ahead["_sentinels"].result()
+    _used.append(sentinels.servers[0].identity)
+    return sentinels
 
 
 @pytest.fixture

@@ -253,7 +253,7 @@ async def repeat(fn: Callable[[Redis], Awaitable[None]], redis: Redis) -> None:
     while True:
         with suppress(RedisError):
             await fn(redis)
-        await trio.sleep(1 / 32)
+        await trio.sleep(1 / 16)
 
 
 def spoken(server: ScriptedServer) -> list[float]:
@@ -262,7 +262,7 @@ def spoken(server: ScriptedServer) -> list[float]:
 
 
 @pytest.mark.parametrize("tell", ["+switch-master", "+promoted-slave"])
-@pytest.mark.parametrize("delay", range(1, 11, 2))
+@pytest.mark.parametrize("delay", [2, 5, 7])
 def test_nothing_goes_to_the_old_master_not_even_by_a_connection_that_is_just_being_made(delay: int, tell: str) -> None:
     async def run() -> None:
         async with open_scene() as scene, scene.open() as redis, trio.open_nursery() as nursery:
@@ -364,20 +364,20 @@ class Storm:
         ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_in_a_storm_all_goes_to_the_master(seed: int) -> None:
     async def run() -> None:
         async with open_scene() as scene, scene.open() as redis, trio.open_nursery() as nursery:
             storm = Storm(scene, random.Random(seed))
             nursery.start_soon(keep_calling, scene, redis)
-            await storm.blow(12)
+            await storm.blow(16)
             storm.calm_down()
             await trio.sleep(1)
             settled = trio.current_time()
             await trio.sleep(2)
             nursery.cancel_scope.cancel()
             assert storm.astray() == []
-            assert len(storm.terms) > 5
+            assert len(storm.terms) > 3
             log = scene.servers[storm.master].log
             for command in (b"INCR", b"BLPOP", b"WATCH", b"SUBSCRIBE"):
                 assert [one for one in log if one.words[0] == command and one.at > settled], command
