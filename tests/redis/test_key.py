@@ -137,9 +137,7 @@ def test_keys_come_back_as_they_were_given() -> None:
     assert keys_of(["MGET", key, 1, b"b"]) == [key, 1, b"b"]
 
 
-@pytest.mark.parametrize(
-    "call", [["GET"], ["EVAL", "s"], ["XREAD"], ["MIGRATE", "h"], ["SORT"], ["OBJECT"], [""]]
-)
+@pytest.mark.parametrize("call", [["GET"], ["EVAL", "s"], ["XREAD"], ["MIGRATE", "h"], ["SORT"], ["OBJECT"], [""]])
 def test_a_call_without_its_arguments_has_no_keys(call: list[str]) -> None:
     assert keys_of(call) == []
 

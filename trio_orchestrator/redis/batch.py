@@ -91,7 +91,7 @@ class Batch(Call):
             commands = [_MULTI, *commands, _EXEC]
         super().__init__(b"".join(loads + commands))
         self.atomic = transaction
-        self.resend = resend or all(item.kind.reads or item.options.get("resend", False) for item in batch)
+        self.resend: bool = resend or all(item.kind.reads or item.options.get("resend", False) for item in batch)
         self._before = len(loads) + transaction
         self._due = len(loads) + len(batch) + 2 * transaction
         self._raw = self._raw_replies()
@@ -104,14 +104,13 @@ class Batch(Call):
 
     def restart(self) -> None:
         """Forget the replies that came, since it is sent again."""
-        self.conversation = None
-        self.answer = NO_ANSWER
-        self.raw = 0 in self._raw
+        super().restart()
+        self.raw: bool = 0 in self._raw
 
     def take(self, reply: Any) -> bool:
         """Add a reply; return whether it was the last."""
         if self.answer is NO_ANSWER:
-            self.answer = []
+            self.answer: Any = []
         self.answer.append(reply)
         count = len(self.answer)
         if self._raw:
