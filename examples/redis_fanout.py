@@ -9,86 +9,114 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import trio
+from redis.backoff import FullJitterBackoff
 
-from trio_orchestrator.redis import Gap, LinkError, Redis, open_redis
+from trio_orchestrator import Instrument, RedisLost, RedisReady
+from trio_orchestrator.redis import CallTimeoutError, Gap, LinkError, Redis, open_redis
 from trio_orchestrator.testing import RedisServer, open_redis_server
 
 LISTENERS = 8
 EVERY = 0.01
+EACH_WAY = 100  # so many messages go to all of them before the server is killed, and so many after it
+
+
+class Timeline(Instrument):
+    """Prints what happens to the connections."""
+
+    def __init__(self) -> None:
+        self.began = trio.current_time()
+
+    def say(self, what: str) -> None:
+        print(f"{trio.current_time() - self.began:5.2f} s  {what}")
+
+    def redis_lost(self, event: RedisLost, /) -> None:
+        self.say(f"  lost: {name_of(event.link)}")
+
+    def redis_ready(self, event: RedisReady, /) -> None:
+        if event.attempts > 1:  # not in the beginning
+            self.say(f"  ready, after {event.after:.2f} s: {name_of(event.link)}")
+
+
+def name_of(link: str) -> str:
+    return "a listener" if link.startswith("pubsub") else "the publisher"
 
 
 @dataclass
-class Heard:
-    """What one listener has heard."""
+class Listener:
+    """What one listener has heard, and where it was told that it may have missed something."""
 
     numbers: list[int] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
 
-
-async def listen(redis: Redis, heard: Heard, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    async with redis.pubsub(gaps=True) as sub:
-        await sub.subscribe("news")
-        task_status.started()
-        async for item in sub:
-            if isinstance(item, Gap):
-                heard.gaps.append(item)
-            else:
-                heard.numbers.append(int(item.data))
-
-
-async def publish(redis: Redis, reached: dict[int, int], stop: trio.Event) -> None:
-    number = 0
-    while not stop.is_set():
-        number += 1
-        with suppress(LinkError):  # the server is down; it keeps no messages
-            reached[number] = await redis.publish("news", number)  # how many listeners the server gave it to
-        await trio.sleep(EVERY)
+    async def listen(self, redis: Redis, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with redis.pubsub(gaps=True) as sub:
+            await sub.subscribe("news")
+            task_status.started()
+            async for item in sub:
+                if isinstance(item, Gap):
+                    self.gaps.append(item)
+                else:
+                    self.numbers.append(int(item.data))
 
 
-async def kill_and_restart(server: RedisServer, began: float) -> None:
-    await trio.sleep(1)
-    server.kill()
-    print(f"{trio.current_time() - began:5.2f} s  the server is killed")
+class Publisher:
+    """Publishes numbers. `reached` says to how many listeners the server gave each, as the server says itself."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+        self.number = 0
+        self.reached: dict[int, int] = {}
+
+    async def publish(self, to_all: int) -> None:
+        """Publish until so many messages have gone to all listeners. Redis keeps none for those who are away."""
+        while to_all:
+            self.number += 1
+            with suppress(LinkError, CallTimeoutError):  # the server is down
+                self.reached[self.number] = await self.redis.publish("news", self.number)
+                to_all -= self.reached[self.number] == LISTENERS
+            await trio.sleep(EVERY)
+
+
+async def restart(server: RedisServer, timeline: Timeline) -> None:
     await trio.sleep(0.5)
     await server.restart()
-    print(f"{trio.current_time() - began:5.2f} s  the server is back")
+    timeline.say("the server is back")
 
 
 async def main() -> None:
-    heard = [Heard() for _ in range(LISTENERS)]
-    reached: dict[int, int] = {}
-    stop, began = trio.Event(), trio.current_time()
+    everybody, timeline = [Listener() for _ in range(LISTENERS)], Timeline()
     async with (
         open_redis_server() as server,
-        open_redis(server.url) as redis,
+        open_redis(server.url, reconnect=FullJitterBackoff(cap=0.5, base=0.05), instruments=[timeline]) as redis,
         trio.open_nursery() as listeners,
     ):
-        for each in heard:
-            await listeners.start(listen, redis, each)
+        for each in everybody:
+            await listeners.start(each.listen, redis)
+        publisher = Publisher(redis)
+        await publisher.publish(to_all=EACH_WAY)
+        server.kill()
+        timeline.say("the server is killed")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish, redis, reached, stop)
-            await kill_and_restart(server, began)
-            await trio.sleep(2)
-            stop.set()
-        await trio.sleep(0.1)
+            nursery.start_soon(restart, server, timeline)
+            with trio.fail_after(8):
+                await publisher.publish(to_all=EACH_WAY)
+        await trio.sleep(0.1)  # what was published last is on its way
         listeners.cancel_scope.cancel()
-    show(heard, reached, began)
+    check(everybody, publisher)
 
 
-def show(heard: list[Heard], reached: dict[int, int], began: float) -> None:
-    for number, each in enumerate(heard):
-        gap = each.gaps[0]
-        print(f"        listener {number}: {len(each.numbers)} messages, a gap of {gap.until - gap.since:.2f} s")
-        assert len(each.gaps) == 1
-        assert each.numbers == sorted(set(each.numbers))
-    to_all = [number for number, listeners in reached.items() if listeners == LISTENERS]
-    missed = [number for number in to_all if any(number not in set(each.numbers) for each in heard)]
+def check(everybody: list[Listener], publisher: Publisher) -> None:
+    for name, each in enumerate(everybody):
+        [gap] = each.gaps
+        print(f"listener {name}: {len(each.numbers)} messages, and a gap of {gap.until - gap.since:.2f} s")
+        assert each.numbers == sorted(set(each.numbers))  # in order, none twice
+    heard = {number: sum(number in each.numbers for each in everybody) for number in publisher.reached}
+    lost = sum(publisher.reached[number] - heard[number] for number in publisher.reached)
     print(
-        f"of {len(reached)} published messages {len(to_all)} went to all {LISTENERS} listeners;"
-        f" {len(missed)} of those were lost"
+        f"{publisher.number} messages: the server gave {sum(publisher.reached.values()):,} copies of"
+        f" {len(publisher.reached)} to listeners; {lost} of these copies were lost"
     )
-    assert len(to_all) > 100
-    assert not missed
+    assert heard == publisher.reached
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 import redis.utils
-from redis.exceptions import ExecAbortError, NoScriptError, ResponseError, WatchError
+from redis.exceptions import ExecAbortError, NoScriptError, ReadOnlyError, ResponseError, WatchError
 
 from trio_orchestrator.redis.call import NO_ANSWER, Call
 from trio_orchestrator.redis.command import Kind
+from trio_orchestrator.redis.link import may_have_run_in_part
 from trio_orchestrator.redis.wire import pack, reply_error
 
 _MULTI: Final = pack(("MULTI",))
@@ -128,6 +129,15 @@ class Batch(Call):
         if not isinstance(result, Exception):
             return _count(result or (), refuses)
         return len(self.batch) if _count([*self.answer, abort_reason(result)], refuses) else 0
+
+    def may_have_run(self) -> bool:
+        """Return whether a script is in it whose error may be its own, after it has done something."""
+        results: Any = self.answer[-1] if self.transaction else self.answer[self._before :]
+        if isinstance(results, Exception):  # a transaction that was not accepted
+            return False
+        replies: list[Any] = results or []
+        pairs = zip(self.batch, replies, strict=True)
+        return any(may_have_run_in_part(item.data) and not isinstance(reply, ReadOnlyError) for item, reply in pairs)
 
     def replies(self) -> list[Any]:
         """Return what each command was answered, errors as exceptions.

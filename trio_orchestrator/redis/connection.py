@@ -169,8 +169,11 @@ class Connection:
         """Send nothing more, and end when what was sent has been answered, or after so many silent seconds. Sync."""
         self.held = self._retiring = True
         self._within = within
-        self._scope.deadline = trio.current_time() + within
+        self._stay()
         self._end_if_done()
+
+    def _stay(self) -> None:
+        self._scope.deadline = trio.current_time() + self._within
 
     def _end_if_done(self) -> None:
         if self._retiring and not self.conversation.row:
@@ -228,7 +231,7 @@ class Connection:
             self.doubted = False
             self.trusted()
         if self._retiring:
-            self._scope.deadline = self.heard_at + self._within
+            self._stay()
             self._end_if_done()
 
     @enable_ki_protection
@@ -260,6 +263,8 @@ class Connection:
             await self._pipe.send(rest)
         if self.conversation.rest:
             self.sent_at = trio.current_time()
+        if self._retiring:
+            self._stay()
 
     async def _park(self) -> None:
         self._parked = current_task()

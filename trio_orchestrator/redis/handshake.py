@@ -19,7 +19,7 @@ from trio_orchestrator.redis.wire import pack
 Credentials: TypeAlias = Callable[[], Awaitable[tuple[str, ...]]]
 """Asked for each connection: () for none, (password,) or (user, password)."""
 
-OLDEST: Final = {"redis": (7, 0), "valkey": (7, 2)}
+OLDEST: Final[Mapping[str, tuple[int, ...]]] = {"redis": (7, 0), "valkey": (7, 2)}
 """The oldest servers that answer all that is asked of them (RESP3, sharded pub/sub, EVALSHA_RO, CLUSTER SHARDS)."""
 
 READY_EVERY: Final = 0.05
@@ -115,6 +115,7 @@ def _accepted(reply: Any) -> Any:
 def _check_version(hello: Mapping[bytes, Any]) -> None:
     server, version = (hello.get(key, b"").decode() for key in (b"server", b"version"))
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    oldest = OLDEST.get(server, (0, 0))
+    oldest = OLDEST.get(server, ())
     if numbers < oldest:
-        raise ResponseError(f"{server} {version} is too old: at least {oldest[0]}.{oldest[1]} is needed")
+        least = ".".join(map(str, oldest))
+        raise ResponseError(f"{server} {version} is too old: at least {least} is needed")

@@ -14,6 +14,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     MovedError,
+    ReadOnlyError,
     ResponseError,
     SlotNotCoveredError,
     TryAgainError,
@@ -22,6 +23,7 @@ from redis.exceptions import (
 from trio_orchestrator.redis.batch import Batch
 from trio_orchestrator.redis.call import Call
 from trio_orchestrator.redis.error import CallTimeoutError, LinkError
+from trio_orchestrator.redis.link import may_have_run_in_part
 from trio_orchestrator.redis.node import Node
 from trio_orchestrator.redis.router import FAILURES, Aim, Router
 from trio_orchestrator.redis.wire import pack
@@ -201,7 +203,9 @@ class Journey:
             return node is not None and not self._router.fleet.closed
         if isinstance(error, ResponseError) and not self._renewed and self._router.settings.reconnect_on(error):
             self._renewed = True
-            return True
+            if isinstance(error, ReadOnlyError) or not may_have_run_in_part(self._call.data):
+                return True
+            self._router.refresh_soon()
         return False
 
     async def _renew(self, error: Exception) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import final
 
@@ -41,7 +43,7 @@ class Leases:
         self._nursery = nursery
 
     def close(self) -> None:
-        """Make no more connections; who waits for a place gets `ClosedResourceError`. Sync."""
+        """Make no more connections; who waits for one, or for a place, gets `ClosedResourceError`. Sync."""
         self._nursery = None
         for scope in self._waits:
             scope.cancel(reason="the block of the client was left")
@@ -75,22 +77,24 @@ class Leases:
             LinkError: The server could not be reached for `connect_timeout`.
             trio.ClosedResourceError: The block of the client was left.
         """
-        await self._wait_place(token)
-        try:
-            connection = self._used() or await self._connected()
-            self._leased.add(connection)
-            return connection
-        except BaseException:
-            self._limiter.release_on_behalf_of(token)
-            raise
+        with self._until_closed():
+            await self._limiter.acquire_on_behalf_of(token)
+            try:
+                connection = self._used() or await self._connected()
+                self._leased.add(connection)
+                return connection
+            except BaseException:
+                self._limiter.release_on_behalf_of(token)
+                raise
 
-    async def _wait_place(self, token: object) -> None:
+    @contextmanager
+    def _until_closed(self) -> Generator[None, None, None]:
         with trio.CancelScope() as scope:
             if self._nursery is None:
                 scope.cancel(reason="the block of the client was left")
             self._waits.add(scope)
             try:
-                await self._limiter.acquire_on_behalf_of(token)
+                yield
             finally:
                 self._waits.discard(scope)
         if scope.cancelled_caught:

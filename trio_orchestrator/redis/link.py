@@ -343,10 +343,10 @@ class Link:
         await trio.sleep(delay)
 
     def _adopt(self, connection: Connection, since: float, attempts: int) -> None:
-        """Have all calls go through a new connection, unless the old one has spoken again meanwhile."""
-        old = self.connection
-        if old is not None and not old.doubted:
-            connection.retire(min(self._timeout, self._settings.silent_after))
+        """Have all calls go through a new connection, unless the old one has spoken, or a failover come, meanwhile."""
+        old, search = self.connection, self._search
+        if search is not None and search.cancel_called:  # in this very step: the connection was ready already
+            connection.fail(EOFError("it is needed no more"))
             return
         if old is not None:
             silent = trio.current_time() - old.heard_at
@@ -405,7 +405,7 @@ class Link:
         """Look at the connection now; return when to look again. What starts later cannot be due before that."""
         now, connection = trio.current_time(), self.connection
         again = now + min(self._settings.silent_after, self._settings.keepalive)
-        if connection is None or connection.doubted:
+        if connection is None or connection.held:  # it is doubted, or has nothing to say yet
             return again
         row = connection.conversation.row
         if not row:
@@ -418,9 +418,10 @@ class Link:
 
     def _ask(self, connection: Connection, now: float) -> float:
         due = connection.heard_at + self._settings.keepalive
-        if due > now or self._closing is not None:
+        if due > now:
             return due
-        self.post(Call(_PING))
+        if self._closing is None:
+            self.post(Call(_PING))
         return math.inf
 
     def statistics(self) -> LinkStatistics:

@@ -55,7 +55,7 @@ class LinkHost:
         refused = call.refusals(self._settings.reconnect_on)
         if refused:
             self._link.renew(call.conversation)
-        if refused == len(batch) and batch:
+        if refused == len(batch) and batch and not call.may_have_run():
             return await self._once_more(call)
         return call.replies()
 

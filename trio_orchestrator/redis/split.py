@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import trio
-from redis.exceptions import AskError, BusyLoadingError, ClusterDownError, ResponseError, TryAgainError
+from redis.exceptions import AskError, BusyLoadingError, ClusterDownError, ReadOnlyError, ResponseError, TryAgainError
 
 from trio_orchestrator.redis.batch import Batch, Queued
 from trio_orchestrator.redis.call import Call
@@ -15,6 +15,7 @@ from trio_orchestrator.redis.error import LinkError, RefusedCommandError
 from trio_orchestrator.redis.fanout import Target, fanout_of
 from trio_orchestrator.redis.journey import Journey, speak_shared, travel
 from trio_orchestrator.redis.key import keys_of, named
+from trio_orchestrator.redis.link import may_have_run_in_part
 from trio_orchestrator.redis.node import Node
 from trio_orchestrator.redis.pipeline import check_shared
 from trio_orchestrator.redis.router import FAILURES, Aim, Router
@@ -161,14 +162,15 @@ class _Split:
     async def _repeat(self) -> None:
         """Send again, one by one and in order, what was not executed where it was sent first."""
         for place, reply in enumerate(self._replies):
-            if isinstance(reply, Exception) and self._has_not_run(reply):
+            if isinstance(reply, Exception) and self._has_not_run(reply, self._batch[place]):
                 self._replies[place] = await self._repeated(place, reply)
 
-    def _has_not_run(self, reply: Exception) -> bool:
-        return isinstance(reply, _NOT_RUN) or not isinstance(reply, ResponseError) or self._is_renewed(reply)
+    def _has_not_run(self, reply: Exception, item: Queued) -> bool:
+        return isinstance(reply, _NOT_RUN) or not isinstance(reply, ResponseError) or self._is_renewed(reply, item)
 
-    def _is_renewed(self, reply: ResponseError) -> bool:
-        return self._router.settings.reconnect_on(reply)
+    def _is_renewed(self, reply: ResponseError, item: Queued) -> bool:
+        elsewhere = self._router.settings.reconnect_on(reply)
+        return elsewhere and (isinstance(reply, ReadOnlyError) or not may_have_run_in_part(item.data))
 
     async def _repeated(self, place: int, error: Exception) -> Any:
         item = self._batch[place]

@@ -30,6 +30,8 @@ class Direction:
         """Whether what is sent this way is swallowed, and the end of the stream too, while connections stay open."""
         self.arrived: int = 0
         """How many bytes have arrived here, in all connections: passed, swallowed, and still on the way."""
+        self.chunks: int = 0
+        """In how many chunks they have arrived: what was sent together is one, up to 64 KiB, if the kernel lets it be."""
         self.passed: int = 0
         """How many bytes have passed, in all connections."""
         self.swallowed: int = 0

@@ -256,6 +256,7 @@ class _Connection:
                     await self._fail(direction)
                     return
                 direction.arrived += len(data)
+                direction.chunks += bool(data)
                 await send.send((trio.current_time() + direction.delay, data))
                 if not data:
                     return
