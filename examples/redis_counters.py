@@ -83,9 +83,7 @@ def show(rows: list[Row]) -> None:
     print(f"\n{COUNTERS} times HINCRBY, at least {2000 * DELAY:g} ms a round trip, as the proxy saw it\n")
     print(f"{'':20}{'time':>10}{'round trips':>13}{'writes':>8}{'answers':>9}{'bytes sent':>12}")
     for row in rows:
-        print(
-            f"{row.way:20}{row.seconds * 1000:>7.0f} ms{row.trips:>13}{row.writes:>8}{row.answers:>9}{row.sent:>12,}"
-        )
+        print(f"{row.way:20}{row.seconds * 1000:>7.0f} ms{row.trips:>13}{row.writes:>8}{row.answers:>9}{row.sent:>12,}")
 
 
 async def main() -> None:

@@ -24,6 +24,7 @@ class Writers(Instrument):
         self.began = trio.current_time()
         self.seen: Counter[str] = Counter()
         self.before = 0
+        self.switched = trio.Event()
 
     @property
     def acknowledged(self) -> int:
@@ -40,10 +41,12 @@ class Writers(Instrument):
 
     def redis_failover(self, event: RedisFailover, /) -> None:
         self.before = self.acknowledged  # by the old one; nothing has been sent to the new one yet
+        self.switched.set()
         self.say(f"failover: {event.old} -> {event.new}")
 
     def redis_ready(self, event: RedisReady, /) -> None:
-        self.say(f"ready: {event.address}, after {event.after:.3f} s")
+        if event.link.startswith("master"):  # not those to the Sentinels
+            self.say(f"ready: {event.address}")
 
     async def write(self, redis: Redis, key: str) -> None:
         while True:
@@ -86,6 +89,7 @@ async def main() -> None:
             old.kill()
             writers.say("the master is killed")
             new = await servers.wait_failover(old)
+            await writers.switched.wait()
             await writers.wait_acknowledged(writers.before + MORE)
             nursery.cancel_scope.cancel()
         writers.say(f"done: {dict(writers.seen)}")

@@ -31,7 +31,7 @@ class Direction:
         self.arrived: int = 0
         """How many bytes have arrived here, in all connections: passed, swallowed, and still on the way."""
         self.chunks: int = 0
-        """In how many chunks they have arrived: what was sent together is one, up to 64 KiB, if the kernel lets it be."""
+        """In how many chunks they have arrived: what is sent together is one, up to 64 KiB, if the kernel lets it."""
         self.passed: int = 0
         """How many bytes have passed, in all connections."""
         self.swallowed: int = 0
