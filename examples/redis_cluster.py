@@ -104,7 +104,8 @@ async def main() -> None:
         print(f"slot {slot} moved with {len(KEYS)} keys, from {source.port} to {servers.master_of(slot).port}")
         print(f"{clients.counted.total():,} increments, {during:,} of them meanwhile")
         print(f"{clients.read:,} times {TOGETHER} keys were read, {read_during:,} of them meanwhile")
-        seen, said = redis.statistics(), {name: figure(servers, "errorstats", f"errorstat_{name}") for name in REDIRECTIONS}
+        seen = redis.statistics()
+        said = {name: figure(servers, "errorstats", f"errorstat_{name}") for name in REDIRECTIONS}
         print(f"the client followed {seen.moved} MOVED and {seen.asked} ASK, and tried again {seen.retried} times")
         print(f"the nodes said {said}")
         held = sum(int(value or 0) for value in await redis.mget(KEYS))

@@ -120,6 +120,16 @@ async def test_a_delay_is_latency_in_each_direction_and_not_bandwidth() -> None:
             assert 0.06 <= time.monotonic() - start < 0.5
 
 
+async def test_what_is_sent_together_is_one_chunk_and_each_answered_question_is_another() -> None:
+    async with open_proxied() as (_, proxy):
+        async with await trio.open_tcp_stream(*proxy.address) as stream:
+            for number in range(1, 6):
+                assert await ask(stream, b"x" * 100) == b"x" * 100
+                assert (proxy.requests.chunks, proxy.replies.chunks) == (number, number)
+        await eventually(lambda: proxy.statistics().open == 0)
+        assert (proxy.requests.chunks, proxy.replies.chunks) == (5, 5)  # the end of a stream is none
+
+
 async def test_an_earlier_byte_comes_first_also_when_the_delay_shrinks() -> None:
     async with open_proxied() as (echo, proxy):
         async with await trio.open_tcp_stream(*proxy.address) as stream:
