@@ -112,6 +112,21 @@ async def test_the_whole_timeline_of_an_outage() -> None:
 
 
 @virtual
+async def test_an_outage_counts_from_its_beginning_though_another_server_is_looked_for() -> None:
+    recorder = Recorder()
+    async with open_scripted() as scripted, open_server(scripted, instruments=[recorder]) as server:
+        await trio.sleep(5)
+        scripted.down = REFUSED
+        scripted.kill()
+        await trio.sleep(2.5)
+        scripted.down = None
+        server.link.drop(EOFError("a Sentinel names another one"))
+        await trio.sleep(1)
+    ready = [event for _, event in recorder.events if isinstance(event, RedisReady)]
+    assert (ready[1].after, ready[1].attempts) == (2.5, 4)
+
+
+@virtual
 async def test_a_connection_that_is_lost_at_once_is_followed_by_a_pause() -> None:
     async with open_scripted() as scripted, open_server(scripted):
         for _ in range(3):

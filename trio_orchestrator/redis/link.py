@@ -74,6 +74,8 @@ class Link:
         self._address: Address | None = None
         self._failure: Exception | None = None
         self._retired: Connection | None = None
+        self._since: float | None = None
+        self._attempts = 0
         self._hasty = False
         self._adopted_at = 0.0
         self._counts = Counts()
@@ -193,7 +195,7 @@ class Link:
 
     def _trust(self) -> None:
         """The silent server has spoken."""
-        connection = self.connection
+        self._since, connection = None, self.connection
         if connection is not None:
             connection.held = False
             connection.kick()
@@ -312,18 +314,21 @@ class Link:
 
     async def _open(self, patient_until: float) -> None:
         """Connect, however many attempts that takes, and adopt the connection."""
-        since, failures, nursery = trio.current_time(), 0, self._nursery
+        failures, nursery = 0, self._nursery
+        if self._since is None:
+            self._since, self._attempts = trio.current_time(), 0
         assert nursery is not None
         cast("Any", self._settings.reconnect).reset()  # it has no types
         await trio.sleep(self._settings.pause(0) if self._hasty else 0)
         while self._refusal is None:
+            self._attempts += 1
             try:
                 connection = await self._connector.connect(nursery, self._push)
             except (OSError, RedisError, trio.BrokenResourceError) as error:
                 await self._pause(error, failures, patient_until)
                 failures += 1
             else:
-                self._adopt(connection, since, failures + 1)
+                self._adopt(connection)
                 return
 
     async def _pause(self, error: Exception, failures: int, patient_until: float) -> None:
@@ -342,7 +347,7 @@ class Link:
             emit(self._on_reconnecting, event)
         await trio.sleep(delay)
 
-    def _adopt(self, connection: Connection, since: float, attempts: int) -> None:
+    def _adopt(self, connection: Connection) -> None:
         """Have all calls go through a new connection, unless the old one has spoken, or a failover come, meanwhile."""
         old, search = self.connection, self._search
         if search is not None and search.cancel_called:  # in this very step: the connection was ready already
@@ -357,18 +362,20 @@ class Link:
         self._counts.connections += 1
         retired = self._retired
         connection.held = retired is not None and retired.cause is None and retired.address == connection.address
-        self._tell_ready(connection, since, attempts)
+        self._tell_ready(connection)
         self._first.set()
         if self._ready is not None:
             self._ready(connection)
         connection.kick()
 
-    def _tell_ready(self, connection: Connection, since: float, attempts: int) -> None:
+    def _tell_ready(self, connection: Connection) -> None:
         old, self._address = self._address, connection.address
+        since, self._since = self._since, None
         if old is not None and old != self._address:
             emit(self._on_failover, RedisFailover(self.name, str(old), str(self._address)))
         if self._on_ready:
-            emit(self._on_ready, RedisReady(self.name, str(self._address), trio.current_time() - since, attempts))
+            after = 0.0 if since is None else trio.current_time() - since
+            emit(self._on_ready, RedisReady(self.name, str(self._address), after, self._attempts))
 
     # ------------------------------------------------------------------------------------------ its clocks
 
