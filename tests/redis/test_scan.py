@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from redis.exceptions import ResponseError
 
 from tests.redis.peer import forget, idle, open_peer
 from trio_orchestrator.redis import open_redis
@@ -44,7 +45,13 @@ ITERATORS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", ITERATORS)
 async def test_the_items_are_those_of_redis_py(server: RedisServer, name: str, decode: bool) -> None:
     with open_peer(server, decode_responses=decode) as peer:
-        expected = set(ITERATORS[name](peer))
+        try:
+            expected = set(ITERATORS[name](peer))
+        except ResponseError as refusal:  # no NOVALUES before Redis 7.4: then not by ours either
+            async with open_redis(server.url) as redis:
+                with pytest.raises(ResponseError, match=str(refusal)):
+                    await anext(ITERATORS[name](redis))
+            return
     async with open_redis(server.url, decode_responses=decode) as redis:
         scan = ITERATORS[name](redis)
         assert {item async for item in scan} == expected
@@ -53,7 +60,7 @@ async def test_the_items_are_those_of_redis_py(server: RedisServer, name: str, d
 
 async def test_a_loop_may_be_left(server: RedisServer) -> None:
     async with open_redis(server.url) as redis:
-        for make in ITERATORS.values():
+        for make in (make for name, make in ITERATORS.items() if name != "fields"):  # which Redis 7.0 refuses
             async for _ in make(redis):
                 break
         assert idle(redis) == 0

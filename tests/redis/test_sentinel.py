@@ -27,7 +27,7 @@ return redis.call('RPUSH', 'log', ARGV[1] .. ' ' .. now[1] .. string.format('.%0
 
 
 NEEDED: Final = (
-    "+hello +ping +client|setinfo +subscribe"
+    "+hello +ping +client +subscribe"
     " +sentinel|master +sentinel|get-master-addr-by-name +sentinel|sentinels +sentinel|myid"
 )
 """What a user of the Sentinels must be allowed."""
