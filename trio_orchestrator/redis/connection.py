@@ -61,7 +61,7 @@ class Connection:
     """
 
     __slots__ = (
-        "_hearing", "_parked", "_pipe", "_retiring", "_scope", "_within", "address", "answered", "cause",
+        "_hearing", "_parked", "_pipe", "_retiring", "_scope", "_within", "address", "cause",
         "conversation", "doubted", "heard_at", "held", "lost", "outbox", "sent_at", "trusted",
     )  # fmt: skip
 
@@ -90,8 +90,6 @@ class Connection:
         self.doubted: bool = False
         """Whether the next bytes that come in are told to `trusted`."""
         self.trusted: Callable[[], None] = _nothing
-        self.answered: bool = False
-        """Whether it has heard anything since it was made."""
         self.heard_at: float = trio.current_time()
         self.sent_at: float = self.heard_at
         """When a part of what is too big to be sent at once was last taken: a server that reads is not silent."""
@@ -221,7 +219,6 @@ class Connection:
 
     def _hear(self, data: bytes) -> None:
         self.heard_at = trio.current_time()
-        self.answered = True
         self._hearing = True
         try:
             self.conversation.feed(data, self.outbox)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -51,7 +50,6 @@ class Server:
         self.link: Link = Link(name, connector, settings)
         self.leases: Leases = Leases(connector, settings, dedicated)
         self._beside = beside
-        self._links: list[Link] = []
         self._event_links: dict[EventLink, None] = {}
         self._events: EventLink | None = None
         self._twins: list[Server] = []
@@ -92,13 +90,6 @@ class Server:
         """Let go of a twin. Sync."""
         self._twins.remove(twin)
 
-    def start_link(self, link: Link) -> None:
-        """Run another link to the server, which ends with this one. Sync."""
-        if self._nursery is None:
-            raise trio.ClosedResourceError(f"the block of {self.name} was left")
-        self._links.append(link)
-        self._nursery.start_soon(partial(link.run, patience=math.inf), name=link.name)
-
     @property
     def events(self) -> EventLink:
         """The event connection that all share: opened at the first need, closed with the server."""
@@ -128,8 +119,7 @@ class Server:
 
     def drop(self, cause: BaseException) -> None:
         """End all connections at once; they are made again, to wherever the server is by then. Sync."""
-        for link in (self.link, *self._links):
-            link.drop(cause)
+        self.link.drop(cause)
         for events in self._event_links:
             events.drop(cause)
         self.leases.drop(cause)
